@@ -247,8 +247,8 @@ WW_API ww_status ww_plan_run(ww_plan* plan, const ww_run_args* args);
 
 /* ---- Beside attention ---- */
 
-/* Stores new K and V in the cache, converted to its format; all on the CPU or all on a GPU. slots[i] is page * page_size + offset of
- * row i (the token's index without pages); -1 skips the row. */
+/* Stores new K and V in the cache, converted to its format; all on the CPU or all on a GPU. slots[i] is page *
+ * page_size + offset of row i (the token's index without pages); -1 skips the row. */
 typedef struct ww_append_args {
   uint32_t struct_size;
   const ww_tensor* k_new;  /* f32, f16 or bf16 [rows, num_kv_heads, dim] */
@@ -261,8 +261,8 @@ typedef struct ww_append_args {
 WW_API ww_status ww_append_kv(ww_context* context, const ww_append_args* args);
 
 /* Attention over the union of disjoint sets of tokens, from the results over each of them: e.g. a
- * shared prefix and the rest. All on one device, and f32: outs [rows, states, heads, dim], lses_ln [rows, states, heads],
- * out [rows, heads, dim]; lse_ln [rows, heads] or NULL. */
+ * shared prefix and the rest. All on one device, and f32: outs [rows, states, heads, dim], lses_ln [rows, states,
+ * heads], out [rows, heads, dim]; lse_ln [rows, heads] or NULL. */
 typedef struct ww_merge_args {
   uint32_t struct_size;
   const ww_tensor* outs;
@@ -276,8 +276,8 @@ WW_API ww_status ww_merge_states(ww_context* context, const ww_merge_args* args)
 
 /* ---- Linear attention: layers whose cache is a state of fixed size ----
  *
- * The gated delta rule (GDN) and Kimi delta attention (KDA). Per v head a state S [v_dim, k_dim]; one token, with the decay
- * exp(g), a scalar in GDN and a value per channel of k in KDA:
+ * The gated delta rule (GDN) and Kimi delta attention (KDA). Per v head a state S [v_dim, k_dim]; one token, with the
+ * decay exp(g), a scalar in GDN and a value per channel of k in KDA:
  *   S = S diag(exp(g));  S = S + beta (v - S k) k^T;  out = scale S q
  * v head h reads q and k head h / (v_heads / k_heads). k_dim and v_dim are multiples of 16, at most 256. */
 typedef int32_t ww_linear_kind;
@@ -306,7 +306,7 @@ typedef struct ww_linear_args {
   int32_t l2norm;          /* 1: q and k are divided by sqrt(sum of squares + l2norm_eps), per head */
   float l2norm_eps;        /* 0: 1e-6 */
   float scale;             /* 0: 1 / sqrt(k_dim) */
-  int32_t exact;           /* 1: on a GPU, token by token in f32; 0: prompts by chunks, products of 16 bits (of f32 where q is) */
+  int32_t exact;           /* 1: on a GPU, token by token in f32; 0: prompts by chunks, 16-bit products (f32 if q is) */
   void* stream;            /* of a GPU (a CUstream) */
 } ww_linear_args;
 #define WW_LINEAR_ARGS_INIT                                                                                           \

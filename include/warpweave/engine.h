@@ -75,8 +75,9 @@ struct GenerateRequest {
   // [input_ids, EngineInfo::hidden_size] in place of the embeddings of input_ids, which then only hold their places; or
   // null. Prefixes are cached by these values: an equal beginning is shared, and never with a prompt of ids.
   std::shared_ptr<const std::vector<float>> input_embeds;
-  // With input_embeds: where each of its rows stands in time, height and width, [3, input_ids]; or null: where it is counted.
-  // What follows the prompt goes on behind the farthest of them, on each axis (EngineInfo::takes_position_ids).
+  // With input_embeds: where each of its rows stands in time, height and width, [3, input_ids]; or null: where it is
+  // counted. What follows the prompt goes on behind the farthest of them, on each axis
+  // (EngineInfo::takes_position_ids).
   std::shared_ptr<const std::vector<int32_t>> position_ids;
   int second_text_at = -1;            // a pair's second text begins at this token (EngineInfo::reads_pairs); -1: none
   std::string wait_for_prefix_of;     // rid of a live request with the same prompt (n > 1), or empty
@@ -129,8 +130,8 @@ struct OutputDelta {
   int prompt_tokens = 0;
   int completion_tokens = 0;
   int cached_tokens = 0;
-  // With recurrent layers: tokens that attention layers had cached. Those past the last checkpoint of a state, after which
-  // cached_tokens counts no more, are computed again by all layers.
+  // With recurrent layers: tokens that attention layers had cached. Those past the last checkpoint of a state, after
+  // which cached_tokens counts no more, are computed again by all layers.
   std::optional<int> cached_kv_tokens;
   int total_retractions = 0;
   std::optional<SpeculationCounts> speculation;  // unset: the engine does not speculate
@@ -178,7 +179,8 @@ struct EngineStats {
   StepTotals decode_steps, prefill_steps, mixed_steps;  // mixed: prefill and decode in one
   StepSizes step_sizes;           // of all three kinds
   std::optional<SpeculationCounts> speculation;  // of all requests; unset: the engine does not speculate
-  // Proposals kept, by how far behind the row's own token they stood: [0] right behind it. Deeper ones than have a place: none.
+  // Proposals kept, by how far behind the row's own token they stood: [0] right behind it. Deeper ones than have a
+  // place: none.
   std::array<uint64_t, 64> accepted_by_position{};
 };
 
@@ -260,7 +262,8 @@ class Engine {
   // Drops every cached prefix. False when requests are running (nothing is dropped then).
   virtual bool flush_cache() = 0;
 
-  // Recounts who holds which KV page. `internal` names the first thing that is wrong. Costs a pass over the pool; for diagnosis.
+  // Recounts who holds which KV page. `internal` names the first thing that is wrong. Costs a pass over the pool; for
+  // diagnosis.
   virtual Status audit() = 0;
 
   // Records when steps are prepared and computed; stop_profile() returns the path of the file it wrote.

@@ -38,8 +38,8 @@ extern "C" {
 /* ---- What the backend can do ---- */
 
 enum { WW_PHASE_PREFILL = 1, WW_PHASE_DECODE = 2 };
-/* Where K, V, q and out are, and what `stream` is: one of these a table. This program calls plug-ins for the CPU and for
- * CUDA; the others have their names, and a table for them is refused. */
+/* Where K, V, q and out are, and what `stream` is: one of these a table. This program calls plug-ins for the CPU and
+ * for CUDA; the others have their names, and a table for them is refused. */
 enum {
   WW_RUNS_ON_CPU = 1,
   WW_RUNS_ON_CUDA = 2,    /* stream: a CUstream */

@@ -103,8 +103,8 @@ struct Fp8Products {
 };
 
 // Which kernels a backend launches, by a name that every backend with the same ones gives; several, of which the faster
-// for the batch runs, with ", " between them. The names of the flags are those that users know; these say what is behind
-// them.
+// for the batch runs, with ", " between them. The names of the flags are those that users know; these say what is
+// behind them.
 struct KernelNames {
   std::string_view prefill{};
   std::string_view decode{};

@@ -26,7 +26,9 @@ class HybridAttnBackend : public AttentionBackend {
   Status init_cuda_graph_state(const GraphLimits& limits) override;
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
   Status init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch) override;
-  bool captures_verification() const override { return (verify_with_decode_ ? *decode_ : *prefill_).captures_verification(); }
+  bool captures_verification() const override {
+    return (verify_with_decode_ ? *decode_ : *prefill_).captures_verification();
+  }
 
  private:
   AttentionBackend& child_for(ForwardMode mode);

@@ -105,7 +105,8 @@ TEST(Registry, TheBackendThatTheSelectionNamesVerifies) {
     flags.speculative_algorithm = "NGRAM";
     flags.speculative_attention_mode = mode;
     const auto resolved = select_attention(
-        cpu_hardware_facts(), {.architecture = "LlamaForCausalLM", .num_q_heads = 4, .num_kv_heads = 2, .head_dim = 64}, flags);
+        cpu_hardware_facts(), {.architecture = "LlamaForCausalLM", .num_q_heads = 4, .num_kv_heads = 2, .head_dim = 64},
+        flags);
     ASSERT_TRUE(resolved.ok()) << resolved.status().message();
     const auto backend = create_resolved_backend(*resolved, {&team, 0, 1});
     const auto* const hybrid = dynamic_cast<const HybridAttnBackend*>(backend->get());

@@ -41,8 +41,10 @@ std::optional<LatentFormTimes> LatentFormTimes::of(std::span<const LatentFormPoi
   if (cells == 0 || cells > points.size()) return std::nullopt;
   out.times_.resize(cells);
   for (const LatentFormPoint& point : points) {
-    const size_t row = std::lower_bound(out.new_tokens_.begin(), out.new_tokens_.end(), point.new_tokens) - out.new_tokens_.begin();
-    const size_t column = std::lower_bound(out.prefixes_.begin(), out.prefixes_.end(), point.prefix) - out.prefixes_.begin();
+    const size_t row =
+        std::lower_bound(out.new_tokens_.begin(), out.new_tokens_.end(), point.new_tokens) - out.new_tokens_.begin();
+    const size_t column =
+        std::lower_bound(out.prefixes_.begin(), out.prefixes_.end(), point.prefix) - out.prefixes_.begin();
     out.times_[row * out.prefixes_.size() + column] = {point.absorbed_us, point.expanded_us};
   }
   const bool whole = std::all_of(out.times_.begin(), out.times_.end(), [](const Pair& pair) {
@@ -55,7 +57,9 @@ LatentFormTimes::Pair LatentFormTimes::estimate(int new_tokens, int prefix) cons
   const Place row = place_in(new_tokens_, new_tokens), column = place_in(prefixes_, prefix);
   const auto between = [&](double Pair::*time) {
     const auto at = [&](size_t r, size_t c) { return std::log(times_[r * prefixes_.size() + c].*time); };
-    const auto along = [&](size_t r) { return at(r, column.low) + column.share * (at(r, column.high) - at(r, column.low)); };
+    const auto along = [&](size_t r) {
+      return at(r, column.low) + column.share * (at(r, column.high) - at(r, column.low));
+    };
     return std::exp(along(row.low) + row.share * (along(row.high) - along(row.low)));
   };
   const int inside_new = std::clamp(new_tokens, new_tokens_.front(), new_tokens_.back());

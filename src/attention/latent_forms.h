@@ -1,6 +1,6 @@
-// Measured times of the two forms that prompts of latent attention can take (model/layers/latent_prefill_plan.h): absorbed,
-// where they attend to the cached rows themselves, and expanded, where K and V of every head are made of them first. As
-// `warpweave tune` writes them; between what was measured, times are interpolated. Values.
+// Measured times of the two forms that prompts of latent attention can take (model/layers/latent_prefill_plan.h):
+// absorbed, where they attend to the cached rows themselves, and expanded, where K and V of every head are made of them
+// first. As `warpweave tune` writes them; between what was measured, times are interpolated. Values.
 #pragma once
 
 #include <optional>
@@ -21,8 +21,8 @@ struct LatentFormShape {
   bool operator==(const LatentFormShape&) const = default;
 };
 
-// One request of `new_tokens` behind `prefix` cached ones: microseconds of a layer, that is of its mixer in each form and
-// of little else.
+// One request of `new_tokens` behind `prefix` cached ones: microseconds of a layer, that is of its mixer in each form
+// and of little else.
 struct LatentFormPoint {
   LatentFormShape shape;
   int new_tokens = 0;

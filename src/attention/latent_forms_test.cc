@@ -49,7 +49,8 @@ TEST(LatentFormTimes, NeedsAWholeGrid) {
 // The grid of a file of some MB would take 6 GB.
 TEST(LatentFormTimes, MakesNoGridOfADiagonal) {
   std::vector<LatentFormPoint> points;
-  for (int i = 1; i <= 20000; ++i) points.push_back({.shape = {}, .new_tokens = i, .prefix = i, .absorbed_us = 1, .expanded_us = 1});
+  for (int i = 1; i <= 20000; ++i)
+    points.push_back({.shape = {}, .new_tokens = i, .prefix = i, .absorbed_us = 1, .expanded_us = 1});
   EXPECT_FALSE(LatentFormTimes::of(points).has_value());
 }
 

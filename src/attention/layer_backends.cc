@@ -1,5 +1,5 @@
-// Kernels of the layers that --attention-backend does not choose for. Written are the linear ones on CPUs and on NVIDIA GPUs
-// that models are served on (src/linear); the others stand here as the field's documentation claims them.
+// Kernels of the layers that --attention-backend does not choose for. Written are the linear ones on CPUs and on NVIDIA
+// GPUs that models are served on (src/linear); the others stand here as the field's documentation claims them.
 #include <vector>
 
 #include "attention/base_caps.h"
@@ -16,8 +16,10 @@ using P = AttentionPhase;
 constexpr EnumSet<A> kAmpereAndAda = {A::sm_80, A::sm_86, A::sm_89};
 constexpr EnumSet<A> kServedCuda = {A::sm_80, A::sm_86, A::sm_89, A::sm_90};
 constexpr EnumSet<A> kOtherCuda = {A::sm_75, A::sm_100, A::sm_103, A::sm_120, A::sm_121};
-constexpr EnumSet<A> kOtherCudaAndAmd = {A::sm_75, A::sm_100, A::sm_103, A::sm_120, A::sm_121, A::gfx90a, A::gfx942, A::gfx950};
-constexpr EnumSet<A> kAllButHopper = {A::sm_75, A::sm_80, A::sm_86, A::sm_89, A::sm_100, A::sm_103, A::sm_120, A::sm_121};
+constexpr EnumSet<A> kOtherCudaAndAmd = {A::sm_75,  A::sm_100, A::sm_103, A::sm_120,
+                                         A::sm_121, A::gfx90a, A::gfx942, A::gfx950};
+constexpr EnumSet<A> kAllButHopper = {A::sm_75,  A::sm_80,  A::sm_86,  A::sm_89,
+                                      A::sm_100, A::sm_103, A::sm_120, A::sm_121};
 constexpr EnumSet<A> kCudaAndAmd = {A::sm_75,  A::sm_80,  A::sm_86,  A::sm_89,  A::sm_90,  A::sm_100,
                                     A::sm_103, A::sm_120, A::sm_121, A::gfx90a, A::gfx942, A::gfx950};
 constexpr EnumSet<A> kAll = {A::cpu_x86_64, A::cpu_other, A::sm_75,  A::sm_80,  A::sm_86,  A::sm_89,
@@ -79,13 +81,16 @@ constexpr Caps kLayerCaps[] = {
     sparse("flashmla_sparse", kHopperAndBlackwell, {F::bf16, F::fp8_e4m3}, {F::bf16}),
     sparse("flashmla_kv", kHopperAndBlackwell, {F::fp8_e4m3}, {}),
     sparse("fa3", {A::sm_90}, {F::bf16}, {}),
-    linear("triton", "GDN and KDA on NVIDIA GPUs: tiles by mma.sync", kBothPhases, kServedCuda, SpecSupport::tree, kTile),
+    linear("triton", "GDN and KDA on NVIDIA GPUs: tiles by mma.sync", kBothPhases, kServedCuda, SpecSupport::tree,
+           kTile),
     linear("triton", "GDN and KDA on NVIDIA and AMD GPUs", kBothPhases, kOtherCudaAndAmd, SpecSupport::chain),
     linear("triton", "GDN and KDA on NPUs", kBothPhases, {A::ascend_npu}, SpecSupport::none),
     linear("triton", "GDN and KDA on CPUs, the kernels of cpu", kBothPhases, kCpuArchs, SpecSupport::tree, kOnCpu),
     linear("cpu", "GDN and KDA on CPUs: AVX-512, AVX2, portable", kBothPhases, kCpuArchs, SpecSupport::tree, kOnCpu),
-    linear("flashinfer", "GDN and KDA on Hopper, the kernels of cutedsl", kBothPhases, {A::sm_90}, SpecSupport::tree, kWgmma),
-    linear("flashinfer", "GDN and KDA on Ampere and Ada, the kernels of triton", kBothPhases, kAmpereAndAda, SpecSupport::tree, kTile),
+    linear("flashinfer", "GDN and KDA on Hopper, the kernels of cutedsl", kBothPhases, {A::sm_90}, SpecSupport::tree,
+           kWgmma),
+    linear("flashinfer", "GDN and KDA on Ampere and Ada, the kernels of triton", kBothPhases, kAmpereAndAda,
+           SpecSupport::tree, kTile),
     linear("flashinfer", "GDN and KDA on NVIDIA GPUs", kBothPhases, kOtherCuda, SpecSupport::none),
     linear("cutedsl", "GDN and KDA on Hopper: WGMMA", kBothPhases, {A::sm_90}, SpecSupport::tree, kWgmma),
     linear("cutedsl", "GDN and KDA, decode on NVIDIA GPUs", {P::decode}, kAllButHopper, SpecSupport::none),

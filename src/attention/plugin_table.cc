@@ -27,12 +27,15 @@ Status invalid(std::string_view field, const std::string& text) {
 // What a table may claim in a later version of this program, and what it must claim for this one.
 Status check_callable(const ww_backend_caps& from) {
   if (!(from.kinds & WW_KIND_MHA)) {
-    return Status::unsupported("claims MLA, sparse or linear attention alone (its table's caps.kinds); this program calls "
-                               "plug-ins for MHA");
+    return Status::unsupported(
+        "claims MLA, sparse or linear attention alone (its table's caps.kinds); this program calls "
+        "plug-ins for MHA");
   }
   if (from.devices != WW_RUNS_ON_CPU && from.devices != WW_RUNS_ON_CUDA) {
-    return Status::unsupported(fmt::format("claims the devices {:#x} (its table's caps.devices); this program calls plug-ins "
-                                           "for one of WW_RUNS_ON_CPU and WW_RUNS_ON_CUDA", from.devices));
+    return Status::unsupported(
+        fmt::format("claims the devices {:#x} (its table's caps.devices); this program calls plug-ins "
+                    "for one of WW_RUNS_ON_CPU and WW_RUNS_ON_CUDA",
+                    from.devices));
   }
   if (std::any_of(std::begin(from.reserved), std::end(from.reserved), [](uint8_t byte) { return byte != 0; })) {
     return invalid("caps.reserved", "must be 0");
@@ -328,7 +331,8 @@ Tensor PluginBackend::kv_tensor(const KvPoolView& pool, int heads, int dim) cons
 
 Status PluginBackend::forward(const ForwardBatch& batch, const AttentionCall& call, ForwardFn function) {
   // Layers of another cache group than the planned batch's stand on other pages.
-  if (batch_.page_table != batch.page_table.data() || batch_.device.page_table != batch.device.page_table) read_pages(batch);
+  if (batch_.page_table != batch.page_table.data() || batch_.device.page_table != batch.device.page_table)
+    read_pages(batch);
   Tensor q(call.q, dtype_of(call.q_dtype), on_gpu(), {{batch_.num_rows, call.q_token_stride},
                           {call.num_q_heads, call.head_dim},
                           {call.head_dim, 1}});

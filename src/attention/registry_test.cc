@@ -47,7 +47,8 @@ TEST(Registry, EntriesDoNotOverlap) {
             !backend.caps->archs.has(static_cast<DeviceArch>(arch))) {
           continue;
         }
-        const std::string key = std::string(backend.caps->name) + "/" + std::to_string(kind) + "/" + std::to_string(arch);
+        const std::string key =
+            std::string(backend.caps->name) + "/" + std::to_string(kind) + "/" + std::to_string(arch);
         EXPECT_TRUE(seen.insert(key).second) << key;
       }
     }

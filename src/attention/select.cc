@@ -99,11 +99,14 @@ Status Selection::read_kv_format() {
     input_.kv_format = KvFormat::fp4_mla;
     resolved_.reasons.push_back("kv-cache-dtype: fp4_e2m1 -> fp4_mla, its form for latent attention");
   }
-  const bool latent = model_.kind == AttentionKind::mla && model_.head_dim == kPackedTokenDim && v_dim == kPackedLatentDim;
+  const bool latent =
+      model_.kind == AttentionKind::mla && model_.head_dim == kPackedTokenDim && v_dim == kPackedLatentDim;
   if (kv_format_is_packed(input_.kv_format) && !latent) {
     return Status::unsupported(
-        fmt::format("--kv-cache-dtype {} packs tokens of latent attention with {} + {} values, which this model has not; "
-                    "use fp8_e4m3 or auto", kv_format_name(input_.kv_format), kPackedLatentDim, kPackedRopeDim),
+        fmt::format(
+            "--kv-cache-dtype {} packs tokens of latent attention with {} + {} values, which this model has not; "
+            "use fp8_e4m3 or auto",
+            kv_format_name(input_.kv_format), kPackedLatentDim, kPackedRopeDim),
         "--kv-cache-dtype");
   }
   resolved_.kv_format = input_.kv_format;
@@ -198,12 +201,13 @@ std::vector<TuningTable::Ranked> Selection::preferred_among_equals(std::vector<T
 // How the backends measured for this shape compare, as a reason.
 void Selection::quote_measurements(const TuningTable& table, AttentionPhase phase) {
   std::string why_not, text;
-  for (const TuningTable::Ranked& ranked : table.ranking(hardware_, tuning_shape(model_, input_.kv_format), phase, why_not)) {
+  for (const TuningTable::Ranked& ranked :
+       table.ranking(hardware_, tuning_shape(model_, input_.kv_format), phase, why_not)) {
     text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", ranked.backend, ranked.relative_time);
   }
   if (text.empty()) return;
-  resolved_.reasons.push_back(fmt::format("{}: measured on {}, {}, as multiples of the best time: {}", phase_name(phase),
-                                          table.device(), table.date(), text));
+  resolved_.reasons.push_back(fmt::format("{}: measured on {}, {}, as multiples of the best time: {}",
+                                          phase_name(phase), table.device(), table.date(), text));
 }
 
 // The fastest by the tuning file, if --attention-backend auto has one that measured this.
@@ -212,17 +216,17 @@ const KnownBackend* Selection::find_measured(AttentionPhase phase, const KnownBa
   if (table == nullptr && asks_for_measurement(phase)) table = builtin_tuning(hardware_.name);
   if (table == nullptr) return nullptr;
   std::string why_not;
-  for (const TuningTable::Ranked& ranked : preferred_among_equals(table->ranking(hardware_, tuning_shape(model_, input_.kv_format), phase, why_not))) {
+  for (const TuningTable::Ranked& ranked :
+       preferred_among_equals(table->ranking(hardware_, tuning_shape(model_, input_.kv_format), phase, why_not))) {
     const KnownBackend* backend = find_entry(input_, ranked.backend, backends_);
     if (backend == nullptr) continue;
     if (const auto broken = check_with(*backend, phase, other)) {
       why_not = fmt::format("{} {}", ranked.backend, broken->text);
       continue;
     }
-    resolved_.reasons.push_back(fmt::format("{}: auto -> {}, the fastest measured {} ({})",
-                                            phase_name(phase), ranked.backend,
-                                            flags_.tuning != nullptr ? "here" : "on " + table->device() + ", " + table->date(),
-                                            ranked.measurements));
+    resolved_.reasons.push_back(fmt::format(
+        "{}: auto -> {}, the fastest measured {} ({})", phase_name(phase), ranked.backend,
+        flags_.tuning != nullptr ? "here" : "on " + table->device() + ", " + table->date(), ranked.measurements));
     quote_measurements(*table, phase);
     return backend;
   }
@@ -359,11 +363,12 @@ void Selection::explain_fp8_products(const Caps& prefill) {
   const bool ever = fp8.apply(input_.kv_format, model_.head_dim, resolved_.page_size, std::numeric_limits<int>::max());
   const std::string name = fmt::format("prefill: {} on {} KV", prefill.name, kv_format_name(input_.kv_format));
   if (input_.deterministic || !ever) {
-    resolved_.reasons.push_back(fmt::format(
-        "{}: 16-bit arithmetic, {}", name,
-        input_.deterministic ? "--enable-deterministic-inference"
-                             : fmt::format("fp8 arithmetic needs pages of a multiple of {} tokens and a head dim of its own",
-                                           fp8.page_multiple)));
+    resolved_.reasons.push_back(
+        fmt::format("{}: 16-bit arithmetic, {}", name,
+                    input_.deterministic
+                        ? "--enable-deterministic-inference"
+                        : fmt::format("fp8 arithmetic needs pages of a multiple of {} tokens and a head dim of its own",
+                                      fp8.page_multiple)));
     return;
   }
   resolved_.reasons.push_back(fmt::format(

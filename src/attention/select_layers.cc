@@ -159,17 +159,17 @@ Status resolve_linear_verify(const SelectionInput& input, Resolved& resolved) {
     const Caps* caps = find_kernel(AttentionKind::linear, name, input.hardware->arch);
     if (caps == nullptr || caps->spec < needed) continue;
     resolved.linear_verify = name;
-    resolved.reasons.push_back(
-        fmt::format("linear attention, target verify: {}{}", name,
-                    name == decode ? ", as decode"
-                                   : fmt::format(", because {} has no verify kernel for {}", decode, spec_name(needed))));
+    resolved.reasons.push_back(fmt::format(
+        "linear attention, target verify: {}{}", name,
+        name == decode ? ", as decode"
+                       : fmt::format(", because {} has no verify kernel for {}", decode, spec_name(needed))));
     return {};
   }
-  return Status::unsupported(
-      fmt::format("--speculative-algorithm {}: no kernel verifies drafts in {} layers on {} ({} with --speculative-eagle-topk {})",
-                  resolved.speculation.algorithm, linear_name(input.model->linear), arch_name(input.hardware->arch),
-                  spec_name(needed), resolved.speculation.topk),
-      "--speculative-algorithm");
+  return Status::unsupported(fmt::format("--speculative-algorithm {}: no kernel verifies drafts in {} layers on {} ({} "
+                                         "with --speculative-eagle-topk {})",
+                                         resolved.speculation.algorithm, linear_name(input.model->linear),
+                                         arch_name(input.hardware->arch), spec_name(needed), resolved.speculation.topk),
+                             "--speculative-algorithm");
 }
 
 std::string_view default_mm_backend(DeviceArch arch) {

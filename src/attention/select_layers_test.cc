@@ -90,20 +90,24 @@ TEST(LinearLayers, EachOfTheThreeIsChosenApart) {
     const char *as_prefill, *as_decode, *as_verify;
     const char* reason;
   };
-  for (const Row& row : {
-           Row{"cpu", "", "", "", 0, "triton", "triton", "", "decode: unset -> triton, the default"},
-           {"cpu", "cpu", "", "", 0, "cpu", "cpu", "", "decode: --linear-attn-backend -> cpu, as asked"},
-           {"cpu", "cpu", "triton", "", 0, "triton", "cpu", "", "prefill: --linear-attn-prefill-backend -> triton"},
-           {"cpu", "", "", "cpu", 0, "triton", "cpu", "", "decode: --linear-attn-decode-backend -> cpu"},
-           {"xeon", "triton", "cpu", "", 0, "cpu", "triton", "", "decode: --linear-attn-backend -> triton"},
-           {"h200", "flashinfer", "", "", 0, "flashinfer", "flashinfer", "", "prefill: --linear-attn-backend"},
-           {"h200", "cutedsl", "", "", 0, "cutedsl", "cutedsl", "", "prefill: --linear-attn-backend -> cutedsl, as asked; its kernels: linear_wgmma"},
-           {"h200", "", "", "", 0, "cutedsl", "triton", "", "prefill: unset -> cutedsl, the default; its kernels: linear_wgmma"},
-           {"a100", "", "", "", 0, "triton", "triton", "", "prefill: unset -> triton, the default; its kernels: linear_tile"},
-           {"h200", "triton", "flashinfer", "cutedsl", 1, "flashinfer", "cutedsl", "cutedsl", "target verify: cutedsl, as decode"},
-           {"b200", "triton", "flashinfer", "cutedsl", 1, "flashinfer", "cutedsl", "triton",
-            "because cutedsl has no verify kernel for chains"},
-           {"mi300x", "", "", "", 1, "triton", "triton", "triton", "target verify: triton, as decode"}}) {
+  for (const Row& row :
+       {Row{"cpu", "", "", "", 0, "triton", "triton", "", "decode: unset -> triton, the default"},
+        {"cpu", "cpu", "", "", 0, "cpu", "cpu", "", "decode: --linear-attn-backend -> cpu, as asked"},
+        {"cpu", "cpu", "triton", "", 0, "triton", "cpu", "", "prefill: --linear-attn-prefill-backend -> triton"},
+        {"cpu", "", "", "cpu", 0, "triton", "cpu", "", "decode: --linear-attn-decode-backend -> cpu"},
+        {"xeon", "triton", "cpu", "", 0, "cpu", "triton", "", "decode: --linear-attn-backend -> triton"},
+        {"h200", "flashinfer", "", "", 0, "flashinfer", "flashinfer", "", "prefill: --linear-attn-backend"},
+        {"h200", "cutedsl", "", "", 0, "cutedsl", "cutedsl", "",
+         "prefill: --linear-attn-backend -> cutedsl, as asked; its kernels: linear_wgmma"},
+        {"h200", "", "", "", 0, "cutedsl", "triton", "",
+         "prefill: unset -> cutedsl, the default; its kernels: linear_wgmma"},
+        {"a100", "", "", "", 0, "triton", "triton", "",
+         "prefill: unset -> triton, the default; its kernels: linear_tile"},
+        {"h200", "triton", "flashinfer", "cutedsl", 1, "flashinfer", "cutedsl", "cutedsl",
+         "target verify: cutedsl, as decode"},
+        {"b200", "triton", "flashinfer", "cutedsl", 1, "flashinfer", "cutedsl", "triton",
+         "because cutedsl has no verify kernel for chains"},
+        {"mi300x", "", "", "", 1, "triton", "triton", "triton", "target verify: triton, as decode"}}) {
     for (LinearAttention kind : {LinearAttention::gdn, LinearAttention::kda}) {
       SCOPED_TRACE(std::string(row.hardware) + " " + row.base + " " + row.prefill + " " + row.decode);
       ModelFacts model = qwen_next();
@@ -139,7 +143,8 @@ TEST(LinearLayers, TreesNeedKernelsForTrees) {
   const auto refused = select("b200", qwen_next(), flags);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().field(), "--speculative-algorithm");
-  EXPECT_NE(refused.status().message().find("no kernel verifies drafts in GDN layers on sm_100 (trees"), std::string::npos)
+  EXPECT_NE(refused.status().message().find("no kernel verifies drafts in GDN layers on sm_100 (trees"),
+            std::string::npos)
       << refused.status().message();
   flags.speculative_eagle_topk = 1;
   flags.speculative_num_draft_tokens = 4;
@@ -170,8 +175,9 @@ TEST(LinearLayers, Refusals) {
   flags.linear_attn_decode_backend = "cutedsl";
   expect_refused("mi300x", qwen_next(), flags, "--linear-attn-decode-backend", "no such kernel");
   // The full-attention layers of a hybrid model.
-  expect_refused("b200", qwen_next(), backend_flag("flashinfer"), "--attention-backend",
-                 "of a hybrid linear model on sm_100; works: --attention-backend trtllm_mha | --attention-backend triton");
+  expect_refused(
+      "b200", qwen_next(), backend_flag("flashinfer"), "--attention-backend",
+      "of a hybrid linear model on sm_100; works: --attention-backend trtllm_mha | --attention-backend triton");
   expect_refused("ascend", qwen_next(), backend_flag("triton"), "--attention-backend", "Ascend");
 }
 

@@ -71,7 +71,8 @@ std::optional<BrokenRule> check_model(const SelectionInput& input, const Caps& c
   }
   const DeviceArch arch = input.hardware->arch;
   if (model.linear != LinearAttention::none && !caps.hybrid_archs.has(arch)) {
-    return BrokenRule{fmt::format("does not run the full-attention layers of a hybrid linear model on {}", arch_name(arch)), ""};
+    return BrokenRule{
+        fmt::format("does not run the full-attention layers of a hybrid linear model on {}", arch_name(arch)), ""};
   }
   return std::nullopt;
 }
@@ -155,8 +156,9 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
                       "--kv-cache-dtype"};
   }
   if (caps.bf16_model_kv_formats.has(input.kv_format) && input.model->dtype != ModelDType::bf16) {
-    return BrokenRule{fmt::format("reads {} KV, which holds bf16 values, for bf16 models alone", kv_format_name(input.kv_format)),
-                      "--kv-cache-dtype"};
+    return BrokenRule{
+        fmt::format("reads {} KV, which holds bf16 values, for bf16 models alone", kv_format_name(input.kv_format)),
+        "--kv-cache-dtype"};
   }
   if (input.page_size && !caps.page_sizes.accepts(*input.page_size) && !caps.expands_pages) {
     return BrokenRule{fmt::format("needs page size {}; --page-size is {}", page_sizes_text(caps),
@@ -175,8 +177,9 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
                       "--enable-deterministic-inference"};
   }
   if (input.deterministic && input.topk > 0 && !caps.deterministic_drafts) {
-    return BrokenRule{"computes drafts in other tiles than single tokens, so it is bitwise deterministic only without speculation",
-                      "--enable-deterministic-inference"};
+    return BrokenRule{
+        "computes drafts in other tiles than single tokens, so it is bitwise deterministic only without speculation",
+        "--enable-deterministic-inference"};
   }
   const int group = input.model->num_kv_heads > 0 ? input.model->num_q_heads / input.model->num_kv_heads : 0;
   if (input.deterministic && caps.deterministic_group > 0 && group > caps.deterministic_group) {

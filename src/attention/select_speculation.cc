@@ -70,13 +70,15 @@ Status resolve_draft_tokens(const std::optional<int>& given, int default_tokens,
       "--speculative-num-draft-tokens");
 }
 
-// On GPUs a node's key stands at the node's place among the checked rows, not where the text will have it, and a kernel adds
-// up a tile's keys in the order of their places: the last bits of a tree's rows are not those of decode.
+// On GPUs a node's key stands at the node's place among the checked rows, not where the text will have it, and a kernel
+// adds up a tile's keys in the order of their places: the last bits of a tree's rows are not those of decode.
 Status check_order_of_sums(const Speculation& s) {
   if (s.topk == 1) return {};
   return Status::unsupported(
-      fmt::format("--speculative-eagle-topk {}: on GPUs rows of a tree add up keys in another order than rows of a text, and "
-                  "--enable-deterministic-inference promises the same bits; use --speculative-eagle-topk 1", s.topk),
+      fmt::format(
+          "--speculative-eagle-topk {}: on GPUs rows of a tree add up keys in another order than rows of a text, and "
+          "--enable-deterministic-inference promises the same bits; use --speculative-eagle-topk 1",
+          s.topk),
       "--speculative-eagle-topk");
 }
 

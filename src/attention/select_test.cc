@@ -223,7 +223,8 @@ TEST(Select, LatentAttentionRunsOnCpus) {
 TEST(Select, WhatPrefillsWholePromptsOnlyNeedsThem) {
   Caps caps = *written_backends()[0];
   for (const Caps* candidate : written_backends()) {
-    if (candidate->name == "torch_native" && candidate->kinds.has(AttentionKind::mha) && candidate->archs.has(DeviceArch::cpu_x86_64)) {
+    if (candidate->name == "torch_native" && candidate->kinds.has(AttentionKind::mha) &&
+        candidate->archs.has(DeviceArch::cpu_x86_64)) {
       caps = *candidate;
     }
   }
@@ -344,7 +345,8 @@ TEST(Select, Fp8ArithmeticIsExplained) {
   caps.kv_formats = {KvFormat::bf16, KvFormat::fp8_e4m3};
   caps.head_dims = caps.page_sizes = IntChoice::any_up_to();
   caps.chunked_prefix = caps.deterministic = true;
-  caps.fp8_products = {.kv_formats = {KvFormat::fp8_e4m3}, .head_dims = IntChoice::of({128}), .page_multiple = 8, .min_q_len = 64};
+  caps.fp8_products = {
+      .kv_formats = {KvFormat::fp8_e4m3}, .head_dims = IntChoice::of({128}), .page_multiple = 8, .min_q_len = 64};
   const KnownBackend known[] = {{&caps, true}};
   const auto explained = [&](const AttentionFlags& flags) {
     const auto resolved = select_attention(named_hardware("h200").value(), llama(), flags, known);
@@ -357,9 +359,11 @@ TEST(Select, Fp8ArithmeticIsExplained) {
   EXPECT_EQ(explained(flags).find("arithmetic"), std::string::npos);
   flags.kv_cache_dtype = "fp8_e4m3";
   flags.page_size = 16;
-  EXPECT_NE(explained(flags).find("rounded to e4m3) where a request of the batch has 64 new tokens"), std::string::npos);
+  EXPECT_NE(explained(flags).find("rounded to e4m3) where a request of the batch has 64 new tokens"),
+            std::string::npos);
   flags.page_size = 1;
-  EXPECT_NE(explained(flags).find("16-bit arithmetic, fp8 arithmetic needs pages of a multiple of 8"), std::string::npos);
+  EXPECT_NE(explained(flags).find("16-bit arithmetic, fp8 arithmetic needs pages of a multiple of 8"),
+            std::string::npos);
   flags.page_size = 16;
   flags.enable_deterministic_inference = true;
   EXPECT_NE(explained(flags).find("16-bit arithmetic, --enable-deterministic-inference"), std::string::npos);

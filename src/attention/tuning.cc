@@ -82,8 +82,10 @@ LatentFormPoint latent_point_from(const Json& json) {
   point.prefix = json.at("prefix");
   point.absorbed_us = json.at("absorbed_us");
   point.expanded_us = json.at("expanded_us");
-  if (point.new_tokens < 1 || point.prefix < 0) throw std::invalid_argument("new_tokens must be above 0, prefix at least 0");
-  if (!(point.absorbed_us > 0 && point.expanded_us > 0)) throw std::invalid_argument("absorbed_us and expanded_us must be above 0");
+  if (point.new_tokens < 1 || point.prefix < 0)
+    throw std::invalid_argument("new_tokens must be above 0, prefix at least 0");
+  if (!(point.absorbed_us > 0 && point.expanded_us > 0))
+    throw std::invalid_argument("absorbed_us and expanded_us must be above 0");
   return point;
 }
 
@@ -124,7 +126,8 @@ Result<TuningTable> TuningTable::parse(std::string_view text) {
 Result<TuningTable> TuningTable::read(const std::string& path) {
   const Result<std::string> text = read_text_file(path, kMaxBytes);
   if (!text.ok()) {
-    const char* fix = text.status().code() == StatusCode::not_found ? "; write one with: warpweave tune --output FILE" : "";
+    const char* fix =
+        text.status().code() == StatusCode::not_found ? "; write one with: warpweave tune --output FILE" : "";
     return Status(text.status().code(), text.status().message() + fix, "--attention-tuning-file");
   }
   Result<TuningTable> table = parse(*text);

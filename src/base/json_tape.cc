@@ -18,7 +18,8 @@ Status read_json_tape(simdjson::dom::parser& parser, std::string_view text, cons
   // The copy that the library makes has the blanks it wants behind the text.
   if (!error) error = parser.parse(text.data(), text.size(), /*realloc_if_needed=*/true).get(out);
   if (!error) return {};
-  if (error == simdjson::DEPTH_ERROR) return refused(errors, fmt::format("lists and objects are nested deeper than {}", max_depth));
+  if (error == simdjson::DEPTH_ERROR)
+    return refused(errors, fmt::format("lists and objects are nested deeper than {}", max_depth));
   if (error == simdjson::MEMALLOC) return refused(errors, "there is not enough memory");
   return refused(errors, fmt::format("it is not valid JSON: {}", simdjson::error_message(error)));
 }

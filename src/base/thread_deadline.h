@@ -24,10 +24,9 @@ using ThreadClock = std::chrono::nanoseconds (*)();
 class ThreadDeadline {
  public:
   ThreadDeadline(std::chrono::nanoseconds budget, unsigned calls_per_look, ThreadClock clock = thread_time)
-      : earliest_(clock == thread_time ? std::chrono::steady_clock::now() + budget : std::chrono::steady_clock::time_point::min()),
-        clock_(clock),
-        end_(clock() + budget),
-        calls_per_look_(calls_per_look) {}
+      : earliest_(clock == thread_time ? std::chrono::steady_clock::now() + budget
+                                       : std::chrono::steady_clock::time_point::min()),
+        clock_(clock), end_(clock() + budget), calls_per_look_(calls_per_look) {}
 
   bool was_passed() const { return passed_; }  // at a look before
   bool passed() {

@@ -36,7 +36,8 @@ struct BatchCache {
   int num_groups = 1;
   int32_t blank_page = -1;  // stands for pages that a windowed group has given back; -1: there are none
   bool causal = true;       // as ForwardBatch::causal
-  int32_t vocab_size = INT32_MAX;  // ids from it on stand for rows that requests bring: the model's input_ids have 0 there
+  int32_t vocab_size =
+      INT32_MAX;  // ids from it on stand for rows that requests bring: the model's input_ids have 0 there
 };
 
 class BatchBuilder {

@@ -1,4 +1,5 @@
-// ww_linear_attention from outside, through libwarpweave.so: GDN and KDA against the recurrence in double, and what it refuses.
+// ww_linear_attention from outside, through libwarpweave.so: GDN and KDA against the recurrence in double, and what it
+// refuses.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,8 +21,8 @@ constexpr int kKHeads = 2, kVHeads = 4, kKDim = 32, kVDim = 48;
 struct Problem {
   explicit Problem(bool kda)
       : kda(kda), q({tokens, kKHeads, kKDim}), k({tokens, kKHeads, kKDim}), v({tokens, kVHeads, kVDim}),
-        g(kda ? std::vector<int64_t>{tokens, kVHeads, kKDim} : std::vector<int64_t>{tokens, kVHeads}), beta({tokens, kVHeads}),
-        state({3, kVHeads, kVDim, kKDim}), out({tokens, kVHeads, kVDim}) {
+        g(kda ? std::vector<int64_t>{tokens, kVHeads, kKDim} : std::vector<int64_t>{tokens, kVHeads}),
+        beta({tokens, kVHeads}), state({3, kVHeads, kVDim, kKDim}), out({tokens, kVHeads, kVDim}) {
     q.fill(1), k.fill(2), v.fill(3), g.fill(4), beta.fill(5), state.fill(6);
     for (size_t i = 0; i < g.size(); ++i) g.floats()[i] = -std::abs(g[i]);
     for (size_t i = 0; i < beta.size(); ++i) beta.floats()[i] = 1 / (1 + std::exp(-beta[i]));
@@ -92,7 +93,8 @@ void expect_right(Problem& p, bool from_zeros) {
     }
   }
   // The slot of nobody.
-  for (int i = 0; i < kVHeads * kHeadSize; ++i) ASSERT_EQ(p.state[kVHeads * kHeadSize + i], before[kVHeads * kHeadSize + i]);
+  for (int i = 0; i < kVHeads * kHeadSize; ++i)
+    ASSERT_EQ(p.state[kVHeads * kHeadSize + i], before[kVHeads * kHeadSize + i]);
 }
 
 TEST(CLinearAttention, IsTheRecurrence) {
@@ -120,7 +122,8 @@ TEST(CLinearAttention, StepsAreOnePrompt) {
     };
     by_steps.args.q = token(by_steps.q, {1, kKHeads, kKDim}), by_steps.args.k = token(by_steps.k, {1, kKHeads, kKDim});
     by_steps.args.v = token(by_steps.v, {1, kVHeads, kVDim}), by_steps.args.g = token(by_steps.g, {1, kVHeads});
-    by_steps.args.beta = token(by_steps.beta, {1, kVHeads}), by_steps.args.out = token(by_steps.out, {1, kVHeads, kVDim});
+    by_steps.args.beta = token(by_steps.beta, {1, kVHeads}),
+    by_steps.args.out = token(by_steps.out, {1, kVHeads, kVDim});
     ASSERT_EQ(by_steps.run(), WW_OK) << ww_last_error();
   }
   for (int i = 0; i < 2 * kVHeads * kVDim; ++i) ASSERT_NEAR(by_steps.out[i], at_once.out[i], 2e-5) << i;
@@ -134,12 +137,15 @@ TEST(CLinearAttention, StridesOfSingleElementsAreOfNoAccount) {
     ASSERT_EQ(p.run(), WW_OK) << ww_last_error();
   };
   compact.args.q = compact.q.view({}, {1, kKHeads, kKDim}), compact.args.k = compact.k.view({}, {1, kKHeads, kKDim});
-  compact.args.v = compact.v.view({}, {1, kVHeads, kVDim}), compact.args.out = compact.out.view({}, {1, kVHeads, kVDim});
+  compact.args.v = compact.v.view({}, {1, kVHeads, kVDim}),
+  compact.args.out = compact.out.view({}, {1, kVHeads, kVDim});
   compact.args.g = compact.g.view({}, {1, kVHeads}), compact.args.beta = compact.beta.view({}, {1, kVHeads});
   compact.args.state = compact.state.view({}, {1, kVHeads, kVDim, kKDim});
   decode(compact, 1);
-  odd.args.q = odd.q.view({1, kKDim, 1}, {1, kKHeads, kKDim}), odd.args.k = odd.k.view({7, 1, kKDim, 1}, {1, 1, kKHeads, kKDim});
-  odd.args.v = odd.v.view({1, kVDim, 1}, {1, kVHeads, kVDim}), odd.args.out = odd.out.view({1, 1, kVDim, 1}, {1, 1, kVHeads, kVDim});
+  odd.args.q = odd.q.view({1, kKDim, 1}, {1, kKHeads, kKDim}),
+  odd.args.k = odd.k.view({7, 1, kKDim, 1}, {1, 1, kKHeads, kKDim});
+  odd.args.v = odd.v.view({1, kVDim, 1}, {1, kVHeads, kVDim}),
+  odd.args.out = odd.out.view({1, 1, kVDim, 1}, {1, 1, kVHeads, kVDim});
   odd.args.g = odd.g.view({0, 1}, {1, kVHeads}), odd.args.beta = odd.beta.view({1, 1}, {1, kVHeads});
   odd.args.state = odd.state.view({1, kVDim * kKDim, kKDim, 1}, {1, kVHeads, kVDim, kKDim});
   decode(odd, 1);
@@ -156,7 +162,8 @@ TEST(CLinearAttention, StridesOfSingleElementsAreOfNoAccount) {
 TEST(CLinearAttention, RawGates) {
   for (bool kda : {false, true}) {
     Problem given(kda), raw(kda);
-    Array a({Problem::tokens, kVHeads, kda ? kKDim : 1}), b({Problem::tokens, kVHeads}), a_log({kVHeads}), bias({kVHeads, kda ? kKDim : 1});
+    Array a({Problem::tokens, kVHeads, kda ? kKDim : 1}), b({Problem::tokens, kVHeads}), a_log({kVHeads}),
+        bias({kVHeads, kda ? kKDim : 1});
     a.fill(7), b.fill(8), a_log.fill(9), bias.fill(10);
     const int channels = kda ? kKDim : 1;
     for (size_t i = 0; i < given.g.size(); ++i) {
@@ -244,7 +251,8 @@ TEST(CLinearAttention, RefusesMisalignedStatesOnAGpu) {
   Problem p(false);
   std::vector<ww_tensor> there;
   there.reserve(7);
-  for (const ww_tensor** tensor : {&p.args.q, &p.args.k, &p.args.v, &p.args.g, &p.args.beta, &p.args.state, &p.args.out}) {
+  for (const ww_tensor** tensor :
+       {&p.args.q, &p.args.k, &p.args.v, &p.args.g, &p.args.beta, &p.args.state, &p.args.out}) {
     there.push_back(**tensor);
     there.back().device.device_type = WW_DEVICE_CUDA;
     *tensor = &there.back();

@@ -27,8 +27,8 @@ struct Parts {
   Place place = Place::cpu;
 };
 
-// The last `rank` dimensions of a tensor of `rank` or one more, in bounds. Rows come first; a dimension before them counts to
-// them, too.
+// The last `rank` dimensions of a tensor of `rank` or one more, in bounds. Rows come first; a dimension before them
+// counts to them, too.
 Status read_dims(const ww_tensor* tensor, const char* name, int rank, int64_t* dims) {
   if (tensor == nullptr || tensor->shape == nullptr || (tensor->ndim != rank && tensor->ndim != rank + 1)) {
     return Status::invalid_argument(fmt::format("{}: must have {} or {} dimensions", name, rank, rank + 1), name);
@@ -37,12 +37,14 @@ Status read_dims(const ww_tensor* tensor, const char* name, int rank, int64_t* d
   std::copy_n(tensor->shape + first, rank, dims);
   for (int i = 1; i < rank; ++i) {
     if (dims[i] < 1 || dims[i] > kMostDim) {
-      return Status::invalid_argument(fmt::format("{}: dimension {} is {}, must be 1 to {}", name, first + i, dims[i], kMostDim), name);
+      return Status::invalid_argument(
+          fmt::format("{}: dimension {} is {}, must be 1 to {}", name, first + i, dims[i], kMostDim), name);
     }
   }
   const int64_t batches = first > 0 ? tensor->shape[0] : 1;
   if (batches < 0 || dims[0] < 0 || (batches > 0 && dims[0] > kMostTokens / batches)) {
-    return Status::invalid_argument(fmt::format("{}: has {} times {} rows, must have 0 to {}", name, batches, dims[0], kMostTokens), name);
+    return Status::invalid_argument(
+        fmt::format("{}: has {} times {} rows, must have 0 to {}", name, batches, dims[0], kMostTokens), name);
   }
   dims[0] *= batches;
   return {};
@@ -50,16 +52,19 @@ Status read_dims(const ww_tensor* tensor, const char* name, int rank, int64_t* d
 
 Status read_shape(const ww_linear_args& args, LinearAttnShape& shape, int64_t& tokens) {
   if (args.kind != WW_LINEAR_GDN && args.kind != WW_LINEAR_KDA) {
-    return Status::invalid_argument(fmt::format("kind: is {}, must be WW_LINEAR_GDN or WW_LINEAR_KDA", args.kind), "kind");
+    return Status::invalid_argument(fmt::format("kind: is {}, must be WW_LINEAR_GDN or WW_LINEAR_KDA", args.kind),
+                                    "kind");
   }
   int64_t q[3], v[3];
   WW_RETURN_IF_ERROR(read_dims(args.q, "q", 3, q));
   WW_RETURN_IF_ERROR(read_dims(args.v, "v", 3, v));
   for (const auto& [heads, name] : {std::pair(q[1], "q"), std::pair(v[1], "v")}) {
-    if (heads > kMostHeads) return Status::invalid_argument(fmt::format("{}: has {} heads, must have 1 to {}", name, heads, kMostHeads), name);
+    if (heads > kMostHeads)
+      return Status::invalid_argument(fmt::format("{}: has {} heads, must have 1 to {}", name, heads, kMostHeads),
+                                      name);
   }
-  shape = {args.kind == WW_LINEAR_KDA ? LinearAttnKind::kda : LinearAttnKind::gdn, static_cast<int>(q[1]), static_cast<int>(v[1]),
-           static_cast<int>(q[2]), static_cast<int>(v[2])};
+  shape = {args.kind == WW_LINEAR_KDA ? LinearAttnKind::kda : LinearAttnKind::gdn, static_cast<int>(q[1]),
+           static_cast<int>(v[1]), static_cast<int>(q[2]), static_cast<int>(v[2])};
   tokens = q[0];
   return {};
 }
@@ -73,7 +78,8 @@ Result<LinearAttnRows> read_tokens(const ww_tensor* tensor, const RowsSpec& spec
   } else if (view.rows_per_batch == 1) {
     rows.token_stride = view.batch_stride;
   } else if (view.rows > view.rows_per_batch && view.batch_stride != view.rows_per_batch * view.row_stride) {
-    return Status::invalid_argument(fmt::format("{}: its batches must follow each other at the stride of its rows", spec.name), spec.name);
+    return Status::invalid_argument(
+        fmt::format("{}: its batches must follow each other at the stride of its rows", spec.name), spec.name);
   }
   return rows;
 }
@@ -126,7 +132,8 @@ Status read_gates(const ww_linear_args& args, int64_t tokens, Parts& parts) {
   };
   if (args.a_log == nullptr) {
     if (args.a != nullptr || args.b != nullptr || args.dt_bias != nullptr) {
-      return Status::invalid_argument("a, b, dt_bias: must be NULL without a_log; g and beta stand in their place", "a");
+      return Status::invalid_argument("a, b, dt_bias: must be NULL without a_log; g and beta stand in their place",
+                                      "a");
     }
     WW_ASSIGN_OR_RETURN(parts.call.g, decays(args.g, "g"));
     WW_ASSIGN_OR_RETURN(parts.call.beta, scalars(args.beta, "beta"));
@@ -139,7 +146,8 @@ Status read_gates(const ww_linear_args& args, int64_t tokens, Parts& parts) {
   WW_ASSIGN_OR_RETURN(parts.gates.b, scalars(args.b, "b"));
   WW_ASSIGN_OR_RETURN(parts.gates.a_log, read_array(args.a_log, "a_log", s.v_heads, parts.place));
   if (args.dt_bias != nullptr) {
-    WW_ASSIGN_OR_RETURN(parts.gates.dt_bias, read_array(args.dt_bias, "dt_bias", s.v_heads * s.decay_dim(), parts.place));
+    WW_ASSIGN_OR_RETURN(parts.gates.dt_bias,
+                        read_array(args.dt_bias, "dt_bias", s.v_heads * s.decay_dim(), parts.place));
   }
   parts.call.gates = &parts.gates;
   return {};
@@ -153,16 +161,20 @@ Status read_state(const ww_linear_args& args, Parts& parts) {
   }
   WW_RETURN_IF_ERROR(read_dims(args.state, "state", 4, dims));
   if (dims[0] > kMostSlots || dims[1] != s.v_heads) {
-    return Status::invalid_argument(fmt::format("state: has {} heads in {} slots; v has {} heads", dims[1], dims[0], s.v_heads), "state");
+    return Status::invalid_argument(
+        fmt::format("state: has {} heads in {} slots; v has {} heads", dims[1], dims[0], s.v_heads), "state");
   }
-  WW_ASSIGN_OR_RETURN(const RowsView view, read_rows(args.state, {"state", dims[0] * s.v_heads, s.v_dim, s.k_dim, parts.place}));
+  WW_ASSIGN_OR_RETURN(const RowsView view,
+                      read_rows(args.state, {"state", dims[0] * s.v_heads, s.v_dim, s.k_dim, parts.place}));
   if (view.head_stride != s.k_dim || view.dtype == DType::f16) {
     return Status::invalid_argument("state: must be f32 or bf16, each head's [v_dim, k_dim] dense", "state");
   }
   const int64_t head_stride = s.v_heads > 1 ? view.row_stride : int64_t{s.v_dim} * s.k_dim;
   const int64_t slot_stride = dims[0] > 1 ? view.batch_stride : s.v_heads * head_stride;
-  if (parts.place == Place::gpu && is_misaligned(view.data, {slot_stride, head_stride}, dtype_info(view.dtype).block_bytes * 8)) {
-    return Status::invalid_argument("state: on a GPU its start and the strides of slots and heads must be multiples of 16 bytes", "state");
+  if (parts.place == Place::gpu &&
+      is_misaligned(view.data, {slot_stride, head_stride}, dtype_info(view.dtype).block_bytes * 8)) {
+    return Status::invalid_argument(
+        "state: on a GPU its start and the strides of slots and heads must be multiples of 16 bytes", "state");
   }
   parts.num_slots = dims[0];
   parts.call.state = {view.data, view.dtype, slot_stride, head_stride};
@@ -172,7 +184,8 @@ Status read_state(const ww_linear_args& args, Parts& parts) {
 Status read_batch(const ww_linear_args& args, int64_t tokens, Parts& parts) {
   LinearAttnBatch& batch = parts.batch;
   if (args.num_requests < 0 || args.num_requests > kMostSlots) {
-    return Status::invalid_argument(fmt::format("num_requests: is {}, must be 0 to {}", args.num_requests, kMostSlots), "num_requests");
+    return Status::invalid_argument(fmt::format("num_requests: is {}, must be 0 to {}", args.num_requests, kMostSlots),
+                                    "num_requests");
   }
   batch.num_requests = args.num_requests;
   batch.num_tokens = tokens;
@@ -219,7 +232,8 @@ Status read_call(const ww_linear_args& args, Parts& parts) {
   WW_ASSIGN_OR_RETURN(call.v, read_tokens(args.v, {"v", tokens, s.v_heads, s.v_dim, parts.place}));
   WW_RETURN_IF_ERROR(read_gates(args, tokens, parts));
   WW_RETURN_IF_ERROR(read_state(args, parts));
-  WW_ASSIGN_OR_RETURN(const LinearAttnRows out, read_tokens(args.out, {"out", tokens, s.v_heads, s.v_dim, parts.place}));
+  WW_ASSIGN_OR_RETURN(const LinearAttnRows out,
+                      read_tokens(args.out, {"out", tokens, s.v_heads, s.v_dim, parts.place}));
   if (out.head_stride != s.v_dim) return Status::invalid_argument("out: its heads must be v_dim apart", "out");
   call.out = const_cast<void*>(out.data);
   call.out_dtype = out.dtype;
@@ -242,7 +256,8 @@ Status linear_attention(Context& context, const ww_linear_args& args) {
   call.workspace_bytes = kernel->workspace_bytes(call.shape, {parts.batch.num_requests, parts.batch.num_tokens, 0});
   if (context.scratch.size() < call.workspace_bytes) context.scratch = AlignedBuffer::allocate(call.workspace_bytes);
   if (context.scratch.data() == nullptr) {
-    return Status::resource_exhausted(fmt::format("ww_linear_attention: no memory for {} bytes of scratch", call.workspace_bytes));
+    return Status::resource_exhausted(
+        fmt::format("ww_linear_attention: no memory for {} bytes of scratch", call.workspace_bytes));
   }
   call.workspace = context.scratch.data();
   parts.batch.q_indptr == nullptr ? kernel->decode(call) : kernel->extend(call);

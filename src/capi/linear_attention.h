@@ -9,8 +9,8 @@ namespace warpweave::capi {
 
 Status linear_attention(Context& context, const ww_linear_args& args);
 
-// The same call with its tensors on the GPU and the arrays of its batch on the host, enqueued on call.stream: linear_gpu.cc, in
-// builds with GPU kernels.
+// The same call with its tensors on the GPU and the arrays of its batch on the host, enqueued on call.stream:
+// linear_gpu.cc, in builds with GPU kernels.
 Status linear_attention_on_gpu(const LinearAttnCall& call);
 
 }  // namespace warpweave::capi

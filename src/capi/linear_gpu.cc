@@ -32,8 +32,9 @@ Status linear_attention_on_gpu(const LinearAttnCall& given) {
   const GpuGuard guard;
   WW_ASSIGN_OR_RETURN(const uint64_t capture, gpu_capture_of(given.stream));
   if (capture != 0) {
-    return Status::unsupported("ww_linear_attention: its lengths and slots come from the host, so it cannot be captured into a graph",
-                               "stream");
+    return Status::unsupported(
+        "ww_linear_attention: its lengths and slots come from the host, so it cannot be captured into a graph",
+        "stream");
   }
   const auto kernel = linear::make_cuda_linear_kernel(true);  // wgmma where the GPU has it
   LinearAttnCall call = given;

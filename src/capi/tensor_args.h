@@ -46,8 +46,8 @@ std::optional<DType> dtype_of(const ww_dtype& dtype);
 // f32, f16 and bf16 only.
 Result<RowsView> read_rows(const ww_tensor* tensor, const RowsSpec& spec);
 
-// Whether elements of so many bits, at the start or a stride away from it, are off the multiples of 16 bytes that kernels on
-// a GPU read and write at once.
+// Whether elements of so many bits, at the start or a stride away from it, are off the multiples of 16 bytes that
+// kernels on a GPU read and write at once.
 bool is_misaligned(const void* data, std::initializer_list<int64_t> strides, int bits);
 
 // Copies and converts, on the team when that is worth it. Shapes are equal.

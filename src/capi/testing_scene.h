@@ -1,5 +1,5 @@
-// What tests of the C interface's attention share: contexts and plans that end by themselves, and a scene of requests over
-// shuffled pages that knows what attention gives.
+// What tests of the C interface's attention share: contexts and plans that end by themselves, and a scene of requests
+// over shuffled pages that knows what attention gives.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -64,7 +64,8 @@ std::vector<AttentionPoint> grid(const BenchFlags& flags) {
   std::vector<AttentionPoint> points;
   for (int q_len : flags.q_lens) {
     if (flags.phase == "decode") break;
-    for (int batch_size : flags.prefill_batch_sizes) points.push_back({AttentionPhase::prefill, batch_size, q_len, q_len});
+    for (int batch_size : flags.prefill_batch_sizes)
+      points.push_back({AttentionPhase::prefill, batch_size, q_len, q_len});
   }
   for (int batch_size : flags.batch_sizes) {
     if (flags.phase == "prefill") break;
@@ -108,7 +109,8 @@ Result<Device> device_of(const BenchFlags& flags) {
 
 // Measures every candidate at every point; `each` sees what was measured, and of which shape.
 template <typename Each>
-Status measure_all(const ModelFacts& model, const BenchFlags& flags, const Device& device, ThreadTeam& team, Each each) {
+Status measure_all(const ModelFacts& model, const BenchFlags& flags, const Device& device, ThreadTeam& team,
+                   Each each) {
   std::vector<Candidate> list = candidates(model, flags, device.facts, team);
   if (list.empty()) {
     return Status::unsupported("no backend of this program runs this shape here; see: warpweave explain",
@@ -147,7 +149,9 @@ void add_common_flags(CLI::App& app, BenchFlags& flags) {
   app.add_option("--device", flags.device, "What is measured: cpu, cuda, or auto: the GPU where there is one")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--threads", flags.threads, "Compute threads; 0: all")->check(CLI::Range(0, 1024));
-  app.add_option("--batch-size", flags.batch_sizes, "Batch sizes of decode")->delimiter(',')->check(CLI::Range(1, 4096));
+  app.add_option("--batch-size", flags.batch_sizes, "Batch sizes of decode")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096));
   app.add_option("--kv-len", flags.kv_lens, "Lengths of decode")->delimiter(',')->check(CLI::Range(1, 1 << 20));
   app.add_option("--q-len", flags.q_lens, "Lengths of prefill")->delimiter(',')->check(CLI::Range(1, 1 << 20));
   app.add_option("--prefill-batch-size", flags.prefill_batch_sizes, "Batch sizes of prefill")
@@ -183,20 +187,21 @@ int run_bench(const BenchFlags& flags) {
 }
 
 // Both forms of prompts, where the model's attention is latent and the device computes both.
-Status tune_latent_forms(const ModelConfig& config, const ModelFacts& model, const BenchFlags& flags, const Device& device,
-                         TuningTable& table) {
+Status tune_latent_forms(const ModelConfig& config, const ModelFacts& model, const BenchFlags& flags,
+                         const Device& device, TuningTable& table) {
   AttentionFlags asked;
   asked.attention_backend = flags.backend;
   asked.kv_cache_dtype = flags.kv_format;
   asked.page_size = flags.page_size;
   WW_ASSIGN_OR_RETURN(const Resolved attention, select_attention(device.facts, model, asked));
   const DType dtype = model.dtype == ModelDType::f16 ? DType::f16 : DType::bf16;
-  return measure_latent_forms({.config = config, .attention = attention, .dtype = dtype, .max_seconds = flags.max_seconds},
-                              [&](const LatentFormPoint& point) {
-    std::fprintf(stderr, "prompt q %-6d prefix %-6d absorbed %10.1f us   expanded %10.1f us\n", point.new_tokens, point.prefix,
-                 point.absorbed_us, point.expanded_us);
-    table.add(point);
-  });
+  return measure_latent_forms(
+      {.config = config, .attention = attention, .dtype = dtype, .max_seconds = flags.max_seconds},
+      [&](const LatentFormPoint& point) {
+        std::fprintf(stderr, "prompt q %-6d prefix %-6d absorbed %10.1f us   expanded %10.1f us\n", point.new_tokens,
+                     point.prefix, point.absorbed_us, point.expanded_us);
+        table.add(point);
+      });
 }
 
 int run_tune(const BenchFlags& flags) {
@@ -207,7 +212,8 @@ int run_tune(const BenchFlags& flags) {
   if (!description.ok()) return fail(description.status(), kExitFailed);
   const Result<ModelFacts>& model = description->facts;
   if (!model.ok()) return fail(model.status(), kExitFailed);
-  if (const auto format = kv_format_asked(flags.kv_format, model->dtype); !format.ok()) return fail(format.status(), kExitUsage);
+  if (const auto format = kv_format_asked(flags.kv_format, model->dtype); !format.ok())
+    return fail(format.status(), kExitUsage);
   const Result<Device> device = device_of(flags);
   if (!device.ok()) return fail(device.status(), kExitUsage);
   TuningTable table(device->facts.name,
@@ -230,9 +236,10 @@ int run_tune(const BenchFlags& flags) {
     return fail(Status::invalid_argument(fmt::format("--output {}: cannot be written", flags.output)),
                 kExitFailed);
   }
-  std::printf("%s: %zu measurements; use it with: warpweave serve --attention-backend auto "
-              "--attention-tuning-file %s\n", flags.output.c_str(), table.points().size() + table.latent_points().size(),
-              flags.output.c_str());
+  std::printf(
+      "%s: %zu measurements; use it with: warpweave serve --attention-backend auto "
+      "--attention-tuning-file %s\n",
+      flags.output.c_str(), table.points().size() + table.latent_points().size(), flags.output.c_str());
   return 0;
 }
 
@@ -241,11 +248,13 @@ int run_tune(const BenchFlags& flags) {
 int bench_command(std::span<const std::string> argv) {
   BenchFlags flags;
   CLI::App app("Measures on this machine's CPU or GPU.", "warpweave bench");
-  CLI::App* attention = app.add_subcommand("attention", "The attention backends: microseconds of one layer, GB/s of KV read "
-                                                        "(decode) or GFLOP/s (prefill), and the share of the measured limit");
+  CLI::App* attention = app.add_subcommand("attention",
+                                           "The attention backends: microseconds of one layer, GB/s of KV read "
+                                           "(decode) or GFLOP/s (prefill), and the share of the measured limit");
   SpeculationBench speculation;
-  CLI::App* spec = app.add_subcommand("spec", "Speculative decoding of a model on a text: acceptance, cost of drafts and "
-                                              "checks, speed-up, and the flags to use");
+  CLI::App* spec = app.add_subcommand("spec",
+                                      "Speculative decoding of a model on a text: acceptance, cost of drafts and "
+                                      "checks, speed-up, and the flags to use");
   add_speculation_flags(*spec, speculation);
   app.require_subcommand(1);
   add_common_flags(*attention, flags);

@@ -1,5 +1,5 @@
-// Greedy continuations of pieces of a text, with none and with each candidate in turn, so that a busy machine is unfair to
-// all alike. Prompts are in the prefix cache before a round is timed: decoding is.
+// Greedy continuations of pieces of a text, with none and with each candidate in turn, so that a busy machine is unfair
+// to all alike. Prompts are in the prefix cache before a round is timed: decoding is.
 #include "cli/bench_speculation.h"
 
 #include <fmt/format.h>
@@ -43,7 +43,9 @@ struct Candidate {
 double cpu_seconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
@@ -59,7 +61,8 @@ void add_draft_model(const std::string& folder, std::vector<std::string>& out) {
   std::string algorithm = "STANDALONE";
   if (architecture == "LlamaForCausalLMEagle") algorithm = "EAGLE";
   if (architecture == "LlamaForCausalLMEagle3") algorithm = "EAGLE3";
-  const std::string flags = fmt::format("--speculative-algorithm {} --speculative-draft-model-path {}", algorithm, folder);
+  const std::string flags =
+      fmt::format("--speculative-algorithm {} --speculative-draft-model-path {}", algorithm, folder);
   for (const int steps : {1, 2, 3, 4}) {
     out.push_back(fmt::format("{} --speculative-num-steps {} --speculative-eagle-topk 1", flags, steps));
   }
@@ -69,18 +72,21 @@ void add_draft_model(const std::string& folder, std::vector<std::string>& out) {
 
 std::vector<std::string> candidate_flags(const SpeculationBench& bench, const std::string& model_path) {
   if (!bench.candidates.empty()) return bench.candidates;
-  std::vector<std::string> out = {"--speculative-algorithm NGRAM", "--speculative-algorithm NGRAM --speculative-eagle-topk 1"};
+  std::vector<std::string> out = {"--speculative-algorithm NGRAM",
+                                  "--speculative-algorithm NGRAM --speculative-eagle-topk 1"};
   const auto config = config_in(model_path);
   if (config.ok() && config->num_nextn_layers > 0) {
     for (const int steps : {1, 2, 3}) {
-      out.push_back(fmt::format("--speculative-algorithm NEXTN --speculative-num-steps {} --speculative-eagle-topk 1", steps));
+      out.push_back(
+          fmt::format("--speculative-algorithm NEXTN --speculative-num-steps {} --speculative-eagle-topk 1", steps));
     }
   }
   for (const std::string& folder : bench.draft_models) add_draft_model(folder, out);
   return out;
 }
 
-Result<Candidate> start_candidate(const SpeculationBench& bench, const std::string& model_path, const std::string& flags) {
+Result<Candidate> start_candidate(const SpeculationBench& bench, const std::string& model_path,
+                                  const std::string& flags) {
   std::vector<std::string> argv;
   std::istringstream words(flags);
   for (std::string word; words >> word;) argv.push_back(word);
@@ -101,7 +107,8 @@ Result<Candidate> start_candidate(const SpeculationBench& bench, const std::stri
 // Continues all prompts, `batch` at a time.
 class Round {
  public:
-  Round(std::span<const Ids> prompts, int batch, int max_tokens) : prompts_(prompts), batch_(batch), max_tokens_(max_tokens) {}
+  Round(std::span<const Ids> prompts, int batch, int max_tokens)
+      : prompts_(prompts), batch_(batch), max_tokens_(max_tokens) {}
 
   Status run(Engine& engine, std::vector<Ids>& answers) {
     answers.assign(prompts_.size(), {});
@@ -203,8 +210,8 @@ nlohmann::json describe(const Candidate& one, const Measured& none, int batch) {
 
 // One batch size: a table, and what it says.
 void report(const std::vector<Candidate>& all, int batch, nlohmann::json& rows) {
-  std::printf("\nbatch %d\n%9s %9s %7s %9s %6s %9s %10s  %s\n", batch, "tok/s", "speed-up", "by CPU", "tok/step", "kept",
-              "draft ms", "verify ms", "flags");
+  std::printf("\nbatch %d\n%9s %9s %7s %9s %6s %9s %10s  %s\n", batch, "tok/s", "speed-up", "by CPU", "tok/step",
+              "kept", "draft ms", "verify ms", "flags");
   const Candidate* best = &all[0];
   for (const Candidate& one : all) {
     const nlohmann::json row = describe(one, all[0].measured, batch);
@@ -219,7 +226,8 @@ void report(const std::vector<Candidate>& all, int batch, nlohmann::json& rows) 
 }
 
 // The first round of prompts is not timed: graphs are made in it, and --speculative-adaptive learns what guesses cost.
-Status measure_batch(const SpeculationBench& bench, int batch, std::span<const Ids> prompts, std::vector<Candidate>& all) {
+Status measure_batch(const SpeculationBench& bench, int batch, std::span<const Ids> prompts,
+                     std::vector<Candidate>& all) {
   const size_t each = prompts.size() / (1 + bench.rounds);
   for (Candidate& one : all) {
     std::vector<Ids> answers;
@@ -240,17 +248,20 @@ Status measure_batch(const SpeculationBench& bench, int batch, std::span<const I
 void add_speculation_flags(CLI::App& app, SpeculationBench& bench) {
   app.add_option("--model-path,--model", bench.model_path, "Model folder, GGUF file or well-known id");
   app.add_option("--prompts", bench.prompts, "A text that prompts are cut from")->required();
-  app.add_option("--draft-model-path", bench.draft_models, "Folders of EAGLE or EAGLE3 heads, or of small models")->delimiter(',');
+  app.add_option("--draft-model-path", bench.draft_models, "Folders of EAGLE or EAGLE3 heads, or of small models")
+      ->delimiter(',');
   app.add_option("--candidate", bench.candidates, "Flags of serve to time in place of the usual ones; may be repeated");
   app.add_option("--batch-size", bench.batch_sizes, "Requests at a time")->delimiter(',')->check(CLI::Range(1, 4096));
   app.add_option("--device", bench.device, "As for serve");
   app.add_option("--dtype", bench.dtype, "As for serve");
   app.add_option("--threads", bench.threads, "0: all")->check(CLI::Range(0, 4096));
-  app.add_option("--num-prompts", bench.num_prompts, "In a round; at least as many as a batch")->check(CLI::Range(1, 10000));
+  app.add_option("--num-prompts", bench.num_prompts, "In a round; at least as many as a batch")
+      ->check(CLI::Range(1, 10000));
   app.add_option("--prompt-tokens", bench.prompt_tokens, "Of each prompt")->check(CLI::Range(1, 1 << 20));
   app.add_option("--repeats", bench.repeats, "A prompt holds one piece so many times")->check(CLI::Range(1, 64));
   app.add_option("--max-tokens", bench.max_tokens, "Of each answer")->check(CLI::Range(2, 1 << 20));
-  app.add_option("--rounds", bench.rounds, "Of all candidates in turn, behind one that is not timed")->check(CLI::Range(1, 1000));
+  app.add_option("--rounds", bench.rounds, "Of all candidates in turn, behind one that is not timed")
+      ->check(CLI::Range(1, 1000));
   app.add_option("--json", bench.json, "A file for the figures");
 }
 
@@ -264,8 +275,8 @@ Status run_speculation_bench(const SpeculationBench& bench) {
     WW_ASSIGN_OR_RETURN(all.emplace_back(), start_candidate(bench, source.path(), flags));
   }
   const EngineInfo& info = all[0].served.engine->info();
-  std::printf("%s; prompts of %d tokens (%d repeats), %d more each, %d rounds\n", info.device.c_str(), bench.prompt_tokens,
-              bench.repeats, bench.max_tokens, bench.rounds);
+  std::printf("%s; prompts of %d tokens (%d repeats), %d more each, %d rounds\n", info.device.c_str(),
+              bench.prompt_tokens, bench.repeats, bench.max_tokens, bench.rounds);
   int count = 0;
   for (const int batch : bench.batch_sizes) count += (1 + bench.rounds) * std::max(bench.num_prompts, batch);
   WW_ASSIGN_OR_RETURN(const std::vector<Ids> prompts, cut_prompts(bench, count, *all[0].served.tokenizer));

@@ -178,13 +178,34 @@ TEST(Bench, TimesSpeculationAndSuggestsFlags) {
   TemporaryFolder folder;
   const std::string json = (folder.path() / "spec.json").string();
   testing::internal::CaptureStdout();
-  EXPECT_EQ(bench_command(Argv{"spec", "--model-path", "models/tale-llama", "--prompts", "README.md", "--device", "cpu",
-                               "--threads", "1", "--num-prompts", "1", "--prompt-tokens", "16", "--max-tokens", "8",
-                               "--rounds", "1", "--batch-size", "1,2", "--draft-model-path", "models/tale-eagle", "--json", json}),
+  EXPECT_EQ(bench_command(Argv{"spec",
+                               "--model-path",
+                               "models/tale-llama",
+                               "--prompts",
+                               "README.md",
+                               "--device",
+                               "cpu",
+                               "--threads",
+                               "1",
+                               "--num-prompts",
+                               "1",
+                               "--prompt-tokens",
+                               "16",
+                               "--max-tokens",
+                               "8",
+                               "--rounds",
+                               "1",
+                               "--batch-size",
+                               "1,2",
+                               "--draft-model-path",
+                               "models/tale-eagle",
+                               "--json",
+                               json}),
             0);
   const std::string text = testing::internal::GetCapturedStdout();
   EXPECT_NE(text.find("suggested for batch 2: "), std::string::npos) << text;
-  EXPECT_NE(text.find("--speculative-algorithm EAGLE --speculative-draft-model-path models/tale-eagle"), std::string::npos);
+  EXPECT_NE(text.find("--speculative-algorithm EAGLE --speculative-draft-model-path models/tale-eagle"),
+            std::string::npos);
   const auto rows = nlohmann::json::parse(std::ifstream(json))["rows"];
   ASSERT_EQ(rows.size(), 2u * (1 + 2 + 6));
   for (const auto& row : rows) {
@@ -195,7 +216,8 @@ TEST(Bench, TimesSpeculationAndSuggestsFlags) {
   }
   EXPECT_EQ(bench_command(Argv{"spec"}), kExitUsage);
   EXPECT_EQ(bench_command(Argv{"spec", "--prompts", "no/such/file"}), kExitFailed);
-  EXPECT_EQ(bench_command(Argv{"spec", "--prompts", "README.md", "--candidate", "--speculative-algorithm EAGLE"}), kExitFailed);
+  EXPECT_EQ(bench_command(Argv{"spec", "--prompts", "README.md", "--candidate", "--speculative-algorithm EAGLE"}),
+            kExitFailed);
 }
 
 TEST(ChatSettings, FlagsThenTheModelThenWhatSuitsSmallModels) {
@@ -245,8 +267,15 @@ TEST(ChatSettings, SetChecksNamesAndBounds) {
 TEST(Tune, NamesTheFormatThatIsServed) {
   const TemporaryFolder folder;
   const std::string output = (folder.path() / "tuning.json").string();
-  const Argv argv = {"--model-path", "deepseek-ai/DeepSeek-V2-Lite", "--backend", "intel_amx", "--kv-cache-dtype", "fp4_e2m1",
-                     "--output", output, "--batch-size", "1", "--kv-len", "16", "--q-len", "16", "--threads", "2", "--seconds", "0"};
+  const Argv argv = {"--model-path",     "deepseek-ai/DeepSeek-V2-Lite",
+                     "--backend",        "intel_amx",
+                     "--kv-cache-dtype", "fp4_e2m1",
+                     "--output",         output,
+                     "--batch-size",     "1",
+                     "--kv-len",         "16",
+                     "--q-len",          "16",
+                     "--threads",        "2",
+                     "--seconds",        "0"};
   ASSERT_EQ(tune_command(argv), 0);
   const Result<TuningTable> table = TuningTable::read(output);
   ASSERT_TRUE(table.ok()) << table.status().message();

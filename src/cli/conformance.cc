@@ -145,7 +145,9 @@ int run_conformance(const ConformanceFlags& flags) {
   });
   if (flags.json && !one_device) {
     return fail(Status::invalid_argument("--json writes the report of one architecture; add --device cpu or "
-                                         "--device cuda, and --backend where kernels were compiled for another", "--json"), kExitUsage);
+                                         "--device cuda, and --backend where kernels were compiled for another",
+                                         "--json"),
+                kExitUsage);
   }
   SuiteOptions options;
   if (!plan->variants.empty()) options = committed_cases(flags.case_name);
@@ -191,9 +193,10 @@ int list_cases() {
 
 int conformance_command(std::span<const std::string> argv) {
   ConformanceFlags flags;
-  CLI::App app("Runs attention backends and kernels of linear layers against the fp64 reference: what their Caps claim must "
-               "pass, what they do not claim must be refused by selection. Exit code 1: something failed.",
-               "warpweave conformance");
+  CLI::App app(
+      "Runs attention backends and kernels of linear layers against the fp64 reference: what their Caps claim must "
+      "pass, what they do not claim must be refused by selection. Exit code 1: something failed.",
+      "warpweave conformance");
   app.add_option("--backend", flags.backend,
                  "Only this backend or variant (intel_amx, intel_amx@avx2, cutedsl-linear@cuda)");
   app.add_option("--device", flags.device, "Only this device: cpu, cuda, opencl");

@@ -56,7 +56,9 @@ int doctor_command(std::span<const std::string> argv) {
   if (const double total_gib = meminfo_gib("MemTotal:"); total_gib > 0) {
     std::printf("Memory: %.1f GB, %.1f GB available\n", total_gib, meminfo_gib("MemAvailable:"));
   } else {
-    std::printf("Memory: not known, since /proc/meminfo cannot be read here; serve takes 4 GB for free (or: --max-total-tokens)\n");
+    std::printf(
+        "Memory: not known, since /proc/meminfo cannot be read here; serve takes 4 GB for free (or: "
+        "--max-total-tokens)\n");
   }
   print_gpu();
   rlimit files{};

@@ -136,7 +136,8 @@ nlohmann::json explanation_json(const ServerArgs& args, const Explanation& found
                      {"head_dim", model.head_dim}};
   }
   if (found.plan) json["enable_mixed_chunk"] = mixed_chunk(args, found);
-  if (found.plan && splits_pool(args, found.plan->scheduler)) json["swa_full_tokens_ratio"] = *args.swa_full_tokens_ratio;
+  if (found.plan && splits_pool(args, found.plan->scheduler))
+    json["swa_full_tokens_ratio"] = *args.swa_full_tokens_ratio;
   if (const auto adapters = adapter_bytes(args, found)) {
     json["adapters"] = {{"max_bytes_each", adapters->each}, {"max_bytes", adapters->all}};
   }
@@ -167,9 +168,10 @@ void print_plan(const ServerArgs& args, const Explanation& found) {
                                                : "batches: prefill and decode apart");
   if (const auto adapters = adapter_bytes(args, found)) {
     const bool gpu = is_gpu_target(found.target.hardware.arch);
-    std::printf("adapters: at most %.1f MB each (--max-lora-rank %d) and %.1f MB for all (--max-loaded-loras %d)%s\n", adapters->each / 1e6,
-                args.max_lora_rank, adapters->all / 1e6, args.max_loaded_loras,
-                gpu ? "; those that are loaded later need it beside the KV pool, in what --mem-fraction-static leaves" : "");
+    std::printf(
+        "adapters: at most %.1f MB each (--max-lora-rank %d) and %.1f MB for all (--max-loaded-loras %d)%s\n",
+        adapters->each / 1e6, args.max_lora_rank, adapters->all / 1e6, args.max_loaded_loras,
+        gpu ? "; those that are loaded later need it beside the KV pool, in what --mem-fraction-static leaves" : "");
   }
   if (const std::string split = pool_split_text(args, found.plan->scheduler); !split.empty()) {
     std::printf("KV pool: %s\n", split.c_str());

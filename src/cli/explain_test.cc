@@ -216,8 +216,8 @@ TEST(Explain, ProposalsWorkInThisProgram) {
         const bool oss = std::string(model) == "gpt-oss-20b-bf16";
         const Argv base = Argv{"--model-path", oss ? "tests/golden/families/gpt-oss" : model} + target + others;
         for (const std::string& name : names) {
-          for (const char* more : {"", "--page-size 16", "--kv-cache-dtype fp8_e5m2", "--enable-deterministic-inference",
-                                   "--decode-attention-backend triton"}) {
+          for (const char* more : {"", "--page-size 16", "--kv-cache-dtype fp8_e5m2",
+                                   "--enable-deterministic-inference", "--decode-attention-backend triton"}) {
             const Explained found = explain_json(base + Argv{"--attention-backend", name} + words_of(more));
             if (found.exit_code == 0) continue;
             ++refused;
@@ -283,16 +283,18 @@ TEST(Explain, SaysWhatThisProgramLacks) {
   EXPECT_EQ(found.json["notes"].size(), built ? 1u : 2u) << found.json["notes"].dump();
 }
 
-// Rows of A are as long as a module's input, columns of B as its output: q and o (64 + 64), k and v (64 + 32), gate, up and
-// down (64 + 192) of two layers, by the configuration written here.
+// Rows of A are as long as a module's input, columns of B as its output: q and o (64 + 64), k and v (64 + 32), gate, up
+// and down (64 + 192) of two layers, by the configuration written here.
 TEST(Explain, SaysWhatAdaptersMayTake) {
   const TemporaryFolder folder;
-  std::ofstream(folder.path() / "config.json") << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
+  std::ofstream(folder.path() / "config.json")
+      << R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 192, "vocab_size": 300,
     "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16"})";
   const Argv model = {"--model-path", folder.path().string(), "--hardware", "h200"};
   EXPECT_FALSE(explain_json(model).json.contains("adapters"));
-  const Explained found = explain_json(model + Argv{"--enable-lora", "--max-lora-rank", "8", "--max-loaded-loras", "5"});
+  const Explained found =
+      explain_json(model + Argv{"--enable-lora", "--max-lora-rank", "8", "--max-loaded-loras", "5"});
   ASSERT_EQ(found.exit_code, 0) << found.json;
   const int64_t each = 2 * (2 * (64 + 64) + 2 * (64 + 32) + 3 * (64 + 192)) * 8 * 2;
   EXPECT_EQ(found.json["adapters"]["max_bytes_each"], each);

@@ -8,8 +8,8 @@
 
 namespace warpweave {
 
-// Median microseconds of what `run`, which returns a Status, puts on the stream. It runs at least five times, then until
-// max_repeats or max_seconds are reached.
+// Median microseconds of what `run`, which returns a Status, puts on the stream. It runs at least five times, then
+// until max_repeats or max_seconds are reached.
 template <typename Run>
 Result<double> median_gpu_us(cudaStream_t stream, int max_repeats, double max_seconds, Run&& run) {
   constexpr int kMinRepeats = 5;

@@ -48,9 +48,12 @@ server::Router loading_routes(const LoadingProgress& progress) {
   for (const char* method : {"GET", "POST", "PUT"}) {
     router.add({method, "/*", AuthLevel::open, handler, /*runs_at_once=*/true});
   }
-  router.add({"GET", "/", AuthLevel::open, [&progress](auto, auto writer) {
-    writer->send(503, "text/html; charset=utf-8", loading_page(progress), {{"Retry-After", "1"}, {"Cache-Control", "no-store"}});
-  }, /*runs_at_once=*/true});
+  router.add({"GET", "/", AuthLevel::open,
+              [&progress](auto, auto writer) {
+                writer->send(503, "text/html; charset=utf-8", loading_page(progress),
+                             {{"Retry-After", "1"}, {"Cache-Control", "no-store"}});
+              },
+              /*runs_at_once=*/true});
   return router;
 }
 

@@ -172,7 +172,8 @@ ForwardBatch measured_batch(const AttentionPoint& point, int page_size, Measured
 }
 
 int64_t token_bytes(const TuningShape& shape) {
-  const int64_t side = int64_t{shape.num_kv_heads} * kv_stored_dim(shape.kv_format, shape.head_dim) * kv_format_bits(shape.kv_format) / 8;
+  const int64_t side = int64_t{shape.num_kv_heads} * kv_stored_dim(shape.kv_format, shape.head_dim) *
+                       kv_format_bits(shape.kv_format) / 8;
   return shape.v_head_dim > 0 ? side : 2 * side;
 }
 

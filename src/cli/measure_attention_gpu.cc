@@ -140,8 +140,8 @@ class GpuPoint {
 
  private:
   Status upload_arrays() {
-    const std::vector<int32_t>* const hosts[] = {&arrays_.positions, &arrays_.slots, &arrays_.q_indptr, &arrays_.kv_lens,
-                                                 &arrays_.page_table};
+    const std::vector<int32_t>* const hosts[] = {&arrays_.positions, &arrays_.slots, &arrays_.q_indptr,
+                                                 &arrays_.kv_lens, &arrays_.page_table};
     const int32_t** const devices[] = {&batch_.device.positions, &batch_.device.kv_slots, &batch_.device.q_indptr,
                                        &batch_.device.kv_lens, &batch_.device.page_table};
     for (size_t i = 0; i < std::size(hosts); ++i) {

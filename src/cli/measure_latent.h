@@ -1,5 +1,5 @@
-// Times of the two forms that prompts of latent attention can take (attention/latent_forms.h), for `tune`: a model of one layer
-// with made-up weights and the dims of `config`, a request of so many new tokens behind so many cached ones.
+// Times of the two forms that prompts of latent attention can take (attention/latent_forms.h), for `tune`: a model of
+// one layer with made-up weights and the dims of `config`, a request of so many new tokens behind so many cached ones.
 #pragma once
 
 #include <functional>
@@ -20,8 +20,8 @@ struct LatentMeasurement {
   double max_seconds = 0.3;        // per point and form
 };
 
-// Every point of the grid, handed to `each` as it is done. On the current GPU; nothing is measured where it has no kernels for
-// the expanded form, nor by programs without GPU code. Lengths beyond the model's context are left out.
+// Every point of the grid, handed to `each` as it is done. On the current GPU; nothing is measured where it has no
+// kernels for the expanded form, nor by programs without GPU code. Lengths beyond the model's context are left out.
 Status measure_latent_forms(const LatentMeasurement& asked, const std::function<void(const LatentFormPoint&)>& each);
 
 }  // namespace warpweave

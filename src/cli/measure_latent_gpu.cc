@@ -68,12 +68,18 @@ Status LatentLayer::init(const LatentMeasurement& asked) {
   const ModelConfig config = one_layer(asked.config, longest);
   page_size_ = asked.attention.page_size;
   const BuildOptions build = {.dtype = asked.dtype, .max_positions = longest, .progress = {}};
-  WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, load_gpu_weights(config, make_dummy_weights(asked.dtype, 7), build, team_));
-  WW_ASSIGN_OR_RETURN(model_, GpuDecoder::create(config, build, std::move(weights), {.max_tokens = most_new, .max_logits_rows = 1}));
+  WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights,
+                      load_gpu_weights(config, make_dummy_weights(asked.dtype, 7), build, team_));
+  WW_ASSIGN_OR_RETURN(
+      model_, GpuDecoder::create(config, build, std::move(weights), {.max_tokens = most_new, .max_logits_rows = 1}));
   WW_ASSIGN_OR_RETURN(attention_, create_backend(*asked.attention.prefill_caps, {&team_, longest, page_size_}));
   const int pages = (longest + page_size_ - 1) / page_size_;
-  WW_ASSIGN_OR_RETURN(GpuKvCache cache, GpuKvCache::create({.num_layers = 1, .num_pages = pages, .page_size = page_size_,
-                                                            .num_kv_heads = 1, .k_head_dim = config.head_dim, .v_head_dim = 0,
+  WW_ASSIGN_OR_RETURN(GpuKvCache cache, GpuKvCache::create({.num_layers = 1,
+                                                            .num_pages = pages,
+                                                            .page_size = page_size_,
+                                                            .num_kv_heads = 1,
+                                                            .k_head_dim = config.head_dim,
+                                                            .v_head_dim = 0,
                                                             .format = asked.attention.kv_format}));
   cache_ = std::make_unique<GpuKvCache>(std::move(cache));
   pages_.resize(pages);

@@ -69,7 +69,8 @@ bool uses_window(const Config& config) {
 
 LinearAttention linear_of(const Config& config) {
   if (config.find("linear_attn_config") != nullptr) return LinearAttention::kda;
-  const bool spaced = config.find("linear_num_value_heads") != nullptr;  // every full_attention_interval-th layer is another
+  const bool spaced =
+      config.find("linear_num_value_heads") != nullptr;  // every full_attention_interval-th layer is another
   const bool typed = config.has_layer_type("linear_attention") || config.has_layer_type("jet");
   return spaced || typed ? LinearAttention::gdn : LinearAttention::none;
 }

@@ -195,8 +195,9 @@ bool run_chat_command(const std::string& line, Chat* conversation) {
     if (Status status = set_from_line(line, conversation); !status.ok()) fail(status, kExitFailed);
   } else {
     const std::string_view near = nearest_name(word, std::vector<std::string_view>{"/exit", "/clear", "/help", "/set"});
-    fail(Status::invalid_argument(fmt::format("unknown command {}; {}", log_safe(word),
-                                              near.empty() ? "/help lists them" : fmt::format("did you mean {}?", near))),
+    fail(Status::invalid_argument(
+             fmt::format("unknown command {}; {}", log_safe(word),
+                         near.empty() ? "/help lists them" : fmt::format("did you mean {}?", near))),
          kExitFailed);
   }
   return true;
@@ -211,8 +212,10 @@ int chat(const ServerArgs& args) {
   Result<LoadedModel> loaded = load_model(args);
   if (!loaded.ok()) return fail(loaded.status(), kExitFailed);
   if (args.wants_lora() && loaded->served.adapters->list().size() != 1) {
-    return fail(Status::invalid_argument("a chat in the terminal has one adapter; try: warpweave run --lora-paths NAME=FOLDER",
-                                         "--lora-paths"), kExitUsage);
+    return fail(
+        Status::invalid_argument("a chat in the terminal has one adapter; try: warpweave run --lora-paths NAME=FOLDER",
+                                 "--lora-paths"),
+        kExitUsage);
   }
   const bool terminal = isatty(STDIN_FILENO) != 0;
   if (terminal) {

@@ -108,8 +108,9 @@ void print_model(const LoadedModel& model) {
     std::printf("  Split by --swa-full-tokens-ratio: layers with a sliding window hold %lld tokens, the others %lld\n",
                 static_cast<long long>(info.max_window_tokens), static_cast<long long>(info.max_total_tokens));
   } else if (info.max_tokens_at_context > info.max_total_tokens) {
-    std::printf("  Layers with a sliding window give back what leaves it: in requests of %d tokens the pool holds %lld\n",
-                info.context_len, static_cast<long long>(info.max_tokens_at_context));
+    std::printf(
+        "  Layers with a sliding window give back what leaves it: in requests of %d tokens the pool holds %lld\n",
+        info.context_len, static_cast<long long>(info.max_tokens_at_context));
   }
   print_attention(info);
 }
@@ -129,7 +130,8 @@ void print_ready(const ServerArgs& args, const LoadedModel& model, int port) {
   if (model.chat_template.has_value()) {
     path = "/v1/chat/completions";
     const bool tells_tales = std::filesystem::path(model.served.engine->info().model_path).filename() == kDefaultModel;
-    const char* const question = tells_tales ? "Tell me a tale of a fox and a lantern." : "What is the capital of France?";
+    const char* const question =
+        tells_tales ? "Tell me a tale of a fox and a lantern." : "What is the capital of France?";
     body = fmt::format(R"({{"model": "default", "messages": [{{"role": "user", "content": "{}"}}]}})", question);
   } else if (model.served.engine->info().has_tokenizer) {
     path = "/v1/completions";
@@ -181,8 +183,8 @@ std::vector<std::string> split_list(std::string_view text) {
 Status check_origins(const std::vector<std::string>& origins) {
   for (const std::string& origin : origins) {
     const size_t scheme = origin.find("://");
-    const bool whole = scheme != std::string::npos && scheme > 0 && is_host(std::string_view(origin).substr(scheme + 3)) &&
-                       origin.size() > scheme + 3;
+    const bool whole = scheme != std::string::npos && scheme > 0 &&
+                       is_host(std::string_view(origin).substr(scheme + 3)) && origin.size() > scheme + 3;
     if (origin == "*" || whole) continue;
     return Status::invalid_argument("--allowed-origins " + log_safe(origin) +
                                         ": an origin is scheme://host or scheme://host:port, without a path; try: "
@@ -195,9 +197,10 @@ Status check_origins(const std::vector<std::string>& origins) {
 Status check_hosts(const std::vector<std::string>& hosts) {
   for (const std::string& host : hosts) {
     if (host == "*" || (is_host(host) && host_without_port(host) == host)) continue;
-    return Status::invalid_argument("--allowed-hosts " + log_safe(host) +
-                                        ": a name without scheme, port and path is wanted; try: --allowed-hosts a.example",
-                                    "--allowed-hosts");
+    return Status::invalid_argument(
+        "--allowed-hosts " + log_safe(host) +
+            ": a name without scheme, port and path is wanted; try: --allowed-hosts a.example",
+        "--allowed-hosts");
   }
   return {};
 }
@@ -227,7 +230,8 @@ Result<ServerOptions> server_options(const ServerArgs& args, const LateMetrics& 
   return options;
 }
 
-void add_metrics_route(Router& router, const ServerArgs& args, const ServerMetrics& metrics, const ServedModel& served) {
+void add_metrics_route(Router& router, const ServerArgs& args, const ServerMetrics& metrics,
+                       const ServedModel& served) {
   if (!args.enable_metrics) return;
   router.add({"GET", "/metrics", AuthLevel::open, [&metrics, &served](auto, auto writer) {
                 writer->send(200, kMetricsContentType, metrics.render(served.engine.get(), served.adapters.get()));
@@ -236,7 +240,8 @@ void add_metrics_route(Router& router, const ServerArgs& args, const ServerMetri
 
 // Lets running requests end, up to --drain-timeout, and their last bytes reach the clients.
 void drain(const ServerArgs& args, HttpServer& server, Engine& engine) {
-  LOG_INFO("stopping: new requests get 503, running ones have {:g} s; a second signal stops at once", args.drain_timeout_s);
+  LOG_INFO("stopping: new requests get 503, running ones have {:g} s; a second signal stops at once",
+           args.drain_timeout_s);
   server.begin_drain();
   engine.drain(args.drain_timeout_s);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(1);

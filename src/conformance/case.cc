@@ -92,7 +92,9 @@ bool fits_fp4(const Case& c) {
   return c.head_dim % kFp4BlockElements == 0 && c.v_head_dim % kFp4BlockElements == 0;
 }
 
-bool fits_packed(const Case& c) { return c.latent && c.head_dim == kPackedTokenDim && c.v_head_dim == kPackedLatentDim; }
+bool fits_packed(const Case& c) {
+  return c.latent && c.head_dim == kPackedTokenDim && c.v_head_dim == kPackedLatentDim;
+}
 
 std::vector<KvFormat> formats_of(const Case& c) {
   std::vector<KvFormat> formats = {KvFormat::f32, KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3,
@@ -110,7 +112,8 @@ void check(const Case& c, const std::string& where) {
   if (c.latent && c.kv_heads != 1) fail(where, "latent attention has one KV head");
   for (const KvFormat format : c.kv_formats) {
     if (format == KvFormat::fp4_e2m1 && !fits_fp4(c)) fail(where, "fp4_e2m1 needs head dims of 16n");
-    if (kv_format_is_packed(format) && !fits_packed(c)) fail(where, "a packed format needs latent attention of 512 + 64 values");
+    if (kv_format_is_packed(format) && !fits_packed(c))
+      fail(where, "a packed format needs latent attention of 512 + 64 values");
   }
 }
 

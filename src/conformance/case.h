@@ -1,7 +1,8 @@
 // One conformance case, as written in cases/*.txt:
 //   name reqs=Q:KV,Q:KVx3 heads=8/2 d=64 [dv=32] [page=16] [kv=f32,bf16,f16,fp8_e4m3,...]
 //        [mode=extend|decode] [window=N] [right=N] [softcap=X] [sinks=1] [causal=0] [tree=chain|full|random]
-//        [dual=N] [latent=RANK+ROPE] [data=normal|descending|ascending|constant|biased] [shared=N] [scales=none] [gap=N] [far=1]
+//        [dual=N] [latent=RANK+ROPE] [data=normal|descending|ascending|constant|biased] [shared=N] [scales=none]
+//        [gap=N] [far=1]
 // `Q:KVxN` repeats a request N times. kv: without it, every format that can block the head dims.
 // dual: dual chunk attention in chunks of N tokens. causal=0: every row sees all of its request, or with right=N up to
 // N tokens after its own.

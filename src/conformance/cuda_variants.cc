@@ -312,8 +312,8 @@ Output run(const Problem& problem, AttentionBackend& backend, const std::vector<
   return problem.collect(forward);
 }
 
-// For the number of rows that the longest request has; `all_lengths`: for every number that first_difference() (determinism.h)
-// gives a request. A failure is left to the run that meets it again.
+// For the number of rows that the longest request has; `all_lengths`: for every number that first_difference()
+// (determinism.h) gives a request. A failure is left to the run that meets it again.
 void compile(AttentionBackend& backend, const Case& c, AttentionCall call, bool all_lengths) {
   const DualChunkQueries forms = {nullptr, nullptr, int64_t{c.q_heads} * c.head_dim, c.dual_chunk_len};
   if (c.dual_chunk_len > 0) call.dual_chunk = &forms;

@@ -1,5 +1,5 @@
-// What a case's reference allows a backend's result to be: the fp64 result, and bounds from the error of plain attention
-// of the same precision (docs/attention.md).
+// What a case's reference allows a backend's result to be: the fp64 result, and bounds from the error of plain
+// attention of the same precision (docs/attention.md).
 //
 // Functions without state: any thread.
 #pragma once

@@ -12,7 +12,8 @@
 namespace warpweave::conformance {
 namespace {
 
-constexpr std::string_view kMultimodal = "multimodal", kChunkedCache = "chunked prefix cache", kBothWays = "bidirectional";
+constexpr std::string_view kMultimodal = "multimodal", kChunkedCache = "chunked prefix cache",
+                           kBothWays = "bidirectional";
 
 constexpr AttentionKind kKinds[] = {AttentionKind::mha, AttentionKind::mla, AttentionKind::sparse,
                                     AttentionKind::linear, AttentionKind::mm};

@@ -63,9 +63,11 @@ Result<Variant> plugin_variant(const Caps& caps) {
       return v.device == "cuda" && caps.archs.has(v.hardware.arch);
     });
     if (same == here.end()) {
-      return Status::unsupported(fmt::format("attention backend {} is for GPUs, and there is no GPU here that it claims (or "
-                                             "this program was built without CUDA): what it claims cannot be checked",
-                                             caps.name), "--attention-backend-plugin");
+      return Status::unsupported(
+          fmt::format("attention backend {} is for GPUs, and there is no GPU here that it claims (or "
+                      "this program was built without CUDA): what it claims cannot be checked",
+                      caps.name),
+          "--attention-backend-plugin");
     }
     variant = std::move(*same);
     variant.compile = {};  // compiles the other backend's kernels

@@ -178,8 +178,9 @@ void Problem::fill(uint64_t seed) {
 }
 
 void Problem::round_queries(void (*round)(std::span<float> row)) {
-  const bool mixed = !case_.decode && trees_.empty() &&
-                     std::any_of(case_.requests.begin(), case_.requests.end(), [](const auto& r) { return r.q_len > 1; });
+  const bool mixed =
+      !case_.decode && trees_.empty() &&
+      std::any_of(case_.requests.begin(), case_.requests.end(), [](const auto& r) { return r.q_len > 1; });
   for (auto* forms : {&queries_, &succ_queries_, &inter_queries_}) {
     for (size_t r = 0; r < forms->size(); ++r) {
       if (mixed && case_.requests[r].q_len == 1) continue;  // decodes

@@ -156,8 +156,9 @@ TEST(Reference, SoftcapAndSinks) {
 
 TEST(Naive, StaysNearTheReferenceInEveryFormat) {
   const auto reference = make("reference");
-  for (const char* line : {"a reqs=20:70,1:130 heads=4/2 d=64", "b reqs=20:70,9:9 heads=4/2 d=64 tree=random window=20",
-                           "c reqs=7:50 heads=4/2 d=64 sinks=1 softcap=5 gap=3", "d reqs=9:5,1:20 heads=2/1 d=64 causal=0"}) {
+  for (const char* line :
+       {"a reqs=20:70,1:130 heads=4/2 d=64", "b reqs=20:70,9:9 heads=4/2 d=64 tree=random window=20",
+        "c reqs=7:50 heads=4/2 d=64 sinks=1 softcap=5 gap=3", "d reqs=9:5,1:20 heads=2/1 d=64 causal=0"}) {
     for (const KvFormat format : kAllFormats) {
       const Problem problem(one_case(line), format, 11, 16);
       const Output want = problem.run(*reference), naive = naive_attention(problem);

@@ -142,8 +142,8 @@ class Suite {
     });
   }
 
-  // A case in one format: its problems, and what they must give. Values do not depend on the page size, so one reference
-  // serves them all.
+  // A case in one format: its problems, and what they must give. Values do not depend on the page size, so one
+  // reference serves them all.
   struct Job {
     const Case* c;
     KvFormat format;
@@ -152,8 +152,8 @@ class Suite {
     std::map<std::array<int, 3>, Expectation> fp8;  // by what Fp8Products say of arithmetic
   };
 
-  // Problems and references, the costly part on the host, are made by all threads for some cases at once, while this one
-  // runs the variants, which may own a device, on the cases before.
+  // Problems and references, the costly part on the host, are made by all threads for some cases at once, while this
+  // one runs the variants, which may own a device, on the cases before.
   void run_cases() {
     std::vector<Job> jobs;
     for (const Case& c : options_.cases) {

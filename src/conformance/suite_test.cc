@@ -22,7 +22,8 @@ Variant torch_native_variant(const Caps& caps) {
 
 Caps torch_native_caps() {
   for (const Caps* caps : written_backends()) {
-    if (caps->name == "torch_native" && caps->kinds.has(AttentionKind::mha) && caps->archs.has(DeviceArch::cpu_x86_64)) return *caps;
+    if (caps->name == "torch_native" && caps->kinds.has(AttentionKind::mha) && caps->archs.has(DeviceArch::cpu_x86_64))
+      return *caps;
   }
   return {};
 }

@@ -29,8 +29,8 @@ struct Variant {
   // As `run`, from a captured graph that was made for other lengths; empty where none can be captured.
   std::function<Output(const Problem&, AttentionBackend&, const std::vector<Slice>&, bool decode)>
       run_graph = {};
-  // Compiles what `run` of the case will need, for devices that compile at run time; called from several threads at once.
-  // `all_lengths`: parts of the case will run as well.
+  // Compiles what `run` of the case will need, for devices that compile at run time; called from several threads at
+  // once. `all_lengths`: parts of the case will run as well.
   std::function<void(const Case&, KvFormat, int page_size, bool all_lengths)> compile = {};
   std::string via = {};    // what stands between kernels and device: "OpenCL, Portable Computing Language"
 

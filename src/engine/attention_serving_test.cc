@@ -123,7 +123,8 @@ TEST(FlexServingFlags, AreChecked) {
   refused(args, "--flex-attention-params", "expected '='");
   args.flex_attention_params = "";
   args.decode_attention_backend = "intel_amx";
-  refused(args, "--flex-attention-score-mod", "is for flex_attention, but prefill runs on flex_attention and decode on intel_amx");
+  refused(args, "--flex-attention-score-mod",
+          "is for flex_attention, but prefill runs on flex_attention and decode on intel_amx");
   args = flex_args("cpu");
   args.flex_attention_mask_mod = "prefix_lm(4)";
   refused(args, "--flex-attention-mask-mod", "may show a row later tokens");

@@ -74,7 +74,8 @@ void DeviceWorker::run(Rehearsal& rehearsal) {
       const WidestBatch made_up(rehearsal.widest);
       const ForwardBatch& batch = made_up.batch();
       WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
-      WW_RETURN_IF_ERROR(parts_.model->rehearse(batch, *parts_.cache, *parts_.attention, *parts_.team, parts_.recurrent.get()));
+      WW_RETURN_IF_ERROR(
+          parts_.model->rehearse(batch, *parts_.cache, *parts_.attention, *parts_.team, parts_.recurrent.get()));
       if (!parts_.model->has_head()) return {};
       const int rows = rehearsal.widest.logits_rows;
       logits_.resize(static_cast<size_t>(rows) * parts_.model->config().vocab_size);

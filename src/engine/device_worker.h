@@ -43,8 +43,9 @@ class DeviceWorker : public DeviceRunner {
 
   // Logits that are held at once whatever a step wants of them.
   static constexpr int kLogitsBlockRows = 64;
-  // Runs a made-up step of that size on the device's thread, so that the buffers of a step are as large as they will be. Before
-  // the first launch(). Gives the bytes that became resident. Errors: `unavailable` where memory does not suffice.
+  // Runs a made-up step of that size on the device's thread, so that the buffers of a step are as large as they will
+  // be. Before the first launch(). Gives the bytes that became resident. Errors: `unavailable` where memory does not
+  // suffice.
   Result<int64_t> rehearse(const WidestStep& widest);
 
   void launch(DeviceStep* step) override;

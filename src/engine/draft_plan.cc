@@ -25,12 +25,12 @@ Status refused(const std::string& why) { return Status::unsupported(fmt::format(
 Status check_fit(const DraftPlan& plan, const DraftTarget& target) {
   const ModelConfig& draft = plan.config;
   if (draft.vocab_size != target.config.vocab_size) {
-    return refused(fmt::format("it has {} tokens and the model {}; drafts need the model's own vocabulary", draft.vocab_size,
-                               target.config.vocab_size));
+    return refused(fmt::format("it has {} tokens and the model {}; drafts need the model's own vocabulary",
+                               draft.vocab_size, target.config.vocab_size));
   }
   if (!plan.options.eagle && draft.max_position_embeddings < target.context_len) {
-    return refused(fmt::format("it has {} positions, and {} are served; add --context-length {}", draft.max_position_embeddings,
-                               target.context_len, draft.max_position_embeddings));
+    return refused(fmt::format("it has {} positions, and {} are served; add --context-length {}",
+                               draft.max_position_embeddings, target.context_len, draft.max_position_embeddings));
   }
   if (plan.options.eagle && draft.hidden_size != target.config.hidden_size) {
     return refused(fmt::format("the head reads hidden states of {} values, and the model's have {}", draft.hidden_size,
@@ -46,15 +46,18 @@ Status at_path(const Status& status) {
 // The configuration and the weights of a head that has a folder of its own.
 Status open_head(const ServerArgs& args, std::string_view architecture, DraftPlan& plan) {
   const std::string& path = args.speculative_draft_model_path;
-  if (!path_exists(path + "/config.json")) return Status::not_found(fmt::format("{} '{}': no config.json", kPathFlag, path), kPathFlag);
+  if (!path_exists(path + "/config.json"))
+    return Status::not_found(fmt::format("{} '{}': no config.json", kPathFlag, path), kPathFlag);
   const Result<std::string> text = read_text_file(path + "/config.json");
   if (!text.ok()) return at_path(text.status());
   Result<ModelConfig> config = parse_config_json(*text);
   if (!config.ok()) return at_path(config.status());
   plan.config = *std::move(config);
   if (plan.config.architecture != architecture) {
-    return refused(fmt::format("{} is no such head; --speculative-algorithm EAGLE runs {}, EAGLE3 {}, and STANDALONE any model "
-                               "with the target's vocabulary", plan.config.architecture, kEagleHead, kEagle3Head));
+    return refused(
+        fmt::format("{} is no such head; --speculative-algorithm EAGLE runs {}, EAGLE3 {}, and STANDALONE any model "
+                    "with the target's vocabulary",
+                    plan.config.architecture, kEagleHead, kEagle3Head));
   }
   if (plan.config.num_layers != 1) {
     return refused(fmt::format("the head has {} layers; heads of one layer are served", plan.config.num_layers));
@@ -84,8 +87,10 @@ Status open_eagle3(const ServerArgs& args, const DraftTarget& target, DraftPlan&
   if (!tokens.ok()) return at_path(tokens.status());
   plan.tokens = *std::move(tokens);
   if (plan.tokens.empty() && plan.config.vocab_size != target.config.vocab_size) {
-    return refused(fmt::format("the head guesses {} tokens, and its checkpoint has no d2t that says which of the model's {} "
-                               "they are", plan.config.vocab_size, target.config.vocab_size));
+    return refused(
+        fmt::format("the head guesses {} tokens, and its checkpoint has no d2t that says which of the model's {} "
+                    "they are",
+                    plan.config.vocab_size, target.config.vocab_size));
   }
   return {};
 }
@@ -99,8 +104,9 @@ Status open_nextn(const ServerArgs& args, const DraftTarget& target, DraftPlan& 
   WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_model_bundle(path, options));
   auto config = nextn_config(bundle.config, *bundle.weights);
   if (!config.ok()) {
-    return Status::unsupported(fmt::format("{} {}: {}", kAlgorithmFlag, args.speculative_algorithm, config.status().message()),
-                               kAlgorithmFlag);
+    return Status::unsupported(
+        fmt::format("{} {}: {}", kAlgorithmFlag, args.speculative_algorithm, config.status().message()),
+        kAlgorithmFlag);
   }
   plan.config = *std::move(config);
   plan.weights = std::move(bundle.weights);
@@ -118,7 +124,8 @@ Status open_standalone(const ServerArgs& args, DraftPlan& plan) {
   if (!bundle.ok()) return at_path(bundle.status());
   plan.config = std::move(bundle->config);
   plan.weights = std::move(bundle->weights);
-  if (plan.config.has_recurrent_layers()) return refused("a draft model with recurrent layers cannot go back behind rejected tokens; use another");
+  if (plan.config.has_recurrent_layers())
+    return refused("a draft model with recurrent layers cannot go back behind rejected tokens; use another");
   return {};
 }
 
@@ -126,11 +133,15 @@ Status read_token_map(const ServerArgs& args, const DraftTarget& target, DraftPl
   const std::string& path = args.speculative_token_map;
   if (path.empty()) return {};
   if (!plan.head || plan.head == DraftHeadKind::eagle3) {
-    return Status::unsupported(fmt::format("{}: heads of EAGLE and NEXTN share the model's vocabulary, of which a map takes a "
-                                           "part; EAGLE3 and STANDALONE have their own; leave it out", kTokenMapFlag), kTokenMapFlag);
+    return Status::unsupported(
+        fmt::format("{}: heads of EAGLE and NEXTN share the model's vocabulary, of which a map takes a "
+                    "part; EAGLE3 and STANDALONE have their own; leave it out",
+                    kTokenMapFlag),
+        kTokenMapFlag);
   }
   auto bytes = read_text_file(path, kMostTokenMapBytes);
-  if (!bytes.ok()) return Status(bytes.status().code(), fmt::format("{}: {}", kTokenMapFlag, bytes.status().message()), kTokenMapFlag);
+  if (!bytes.ok())
+    return Status(bytes.status().code(), fmt::format("{}: {}", kTokenMapFlag, bytes.status().message()), kTokenMapFlag);
   WW_ASSIGN_OR_RETURN(plan.tokens, parse_token_map(*bytes, target.config.vocab_size));
   return {};
 }
@@ -148,9 +159,11 @@ Result<int> whole_group(const CacheLayout& layout) {
   for (int group = 0; group < layout.num_groups(); ++group) {
     if (!layout.groups[group].windowed()) return group;
   }
-  return Status::unsupported(fmt::format("{}: every layer of the model has a sliding window, so pages are given back that "
-                                         "the draft model still reads; add --disable-hybrid-swa-memory", kPathFlag),
-                             "--disable-hybrid-swa-memory");
+  return Status::unsupported(
+      fmt::format("{}: every layer of the model has a sliding window, so pages are given back that "
+                  "the draft model still reads; add --disable-hybrid-swa-memory",
+                  kPathFlag),
+      "--disable-hybrid-swa-memory");
 }
 
 AttentionFlags draft_flags(const ServerArgs& args, const DraftTarget& target) {
@@ -245,9 +258,10 @@ Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, const Draf
   const BuildOptions build = {.dtype = plan.dtype, .max_positions = limits.context_len,
                               .batch_invariant = plan.attention.deterministic, .progress = {}};
   WW_ASSIGN_OR_RETURN(parts.model, build_draft(plan, build, team));
-  WW_ASSIGN_OR_RETURN(parts.attention, create_resolved_backend(plan.attention, {.team = &team,
-                                                                                .max_context_len = limits.context_len,
-                                                                                .page_size = plan.attention.page_size}));
+  WW_ASSIGN_OR_RETURN(parts.attention,
+                      create_resolved_backend(plan.attention, {.team = &team,
+                                                               .max_context_len = limits.context_len,
+                                                               .page_size = plan.attention.page_size}));
   WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(draft_cache_shape(plan, limits.num_pages), {}));
   parts.cache = std::make_unique<KvCache>(std::move(cache));
   parts.cache_group = plan.cache_group;

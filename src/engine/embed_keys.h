@@ -1,9 +1,10 @@
 // Keys of prompt rows that are brought as embeddings: what the prefix cache knows them by, in place of token ids.
 //
-// Rows have one key when they and all rows before them in their prompt are equal bit by bit, so prompts share what is cached
-// of an equal beginning, and nothing else. Keys are no ids of the vocabulary. Equal means an equal hash of 128 bits under a
-// random secret of the process. Keys are handed out in turn and never twice, within an epoch; what is cached in one must not
-// be found in another. Rows that were not seen for long may get a new key. Thread-safe: rows are hashed side by side.
+// Rows have one key when they and all rows before them in their prompt are equal bit by bit, so prompts share what is
+// cached of an equal beginning, and nothing else. Keys are no ids of the vocabulary. Equal means an equal hash of 128
+// bits under a random secret of the process. Keys are handed out in turn and never twice, within an epoch; what is
+// cached in one must not be found in another. Rows that were not seen for long may get a new key. Thread-safe: rows are
+// hashed side by side.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +24,8 @@ class EmbedKeys {
     std::vector<int32_t> keys;  // [rows]
     uint64_t epoch = 0;
   };
-  // Of rows of `width` values each; width > 0 divides their number. With `places` [3, rows] where a row stands is part of
-  // what it is.
+  // Of rows of `width` values each; width > 0 divides their number. With `places` [3, rows] where a row stands is part
+  // of what it is.
   Prompt keys_of(std::span<const float> rows, size_t width, std::span<const int32_t> places = {});
 
  private:

@@ -1,5 +1,5 @@
-// Prompts whose rows are brought (input_embeds): the embeddings of ids give bit by bit what the ids give, and the prefix
-// cache knows rows by what is in them.
+// Prompts whose rows are brought (input_embeds): the embeddings of ids give bit by bit what the ids give, and the
+// prefix cache knows rows by what is in them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -73,7 +73,8 @@ class EmbedsServing : public testing::TestWithParam<Setting> {
   GenerateRequest by_rows(const Ids& prompt) const {
     GenerateRequest request = by_ids(Ids(prompt.size(), 0));
     std::vector<float> rows;
-    for (const int32_t id : prompt) rows.insert(rows.end(), table_.begin() + id * hidden_, table_.begin() + (id + 1) * hidden_);
+    for (const int32_t id : prompt)
+      rows.insert(rows.end(), table_.begin() + id * hidden_, table_.begin() + (id + 1) * hidden_);
     request.input_embeds = std::make_shared<const std::vector<float>>(std::move(rows));
     return request;
   }

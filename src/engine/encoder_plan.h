@@ -1,5 +1,5 @@
-// What serving an encoder asks of flags and scheduling: every token attends to all of its prompt, so prompts are computed
-// whole, nothing of one is of use to another, and nothing is generated.
+// What serving an encoder asks of flags and scheduling: every token attends to all of its prompt, so prompts are
+// computed whole, nothing of one is of use to another, and nothing is generated.
 #pragma once
 
 #include "flags/server_args.h"

@@ -52,10 +52,14 @@ Status EngineCore::check_embeds(const GenerateRequest& request) const {
 Status EngineCore::check_position_ids(const GenerateRequest& request) const {
   if (request.position_ids == nullptr) return {};
   const EngineInfo& info = options_.info;
-  const auto refused = [](const std::string& why) { return Status::invalid_argument("position_ids " + why, "position_ids"); };
+  const auto refused = [](const std::string& why) {
+    return Status::invalid_argument("position_ids " + why, "position_ids");
+  };
   if (!info.takes_position_ids) {
-    return Status::unsupported("position_ids: rows of this server stand where they are counted; a model whose config.json has "
-                               "mrope_section takes them with --device cpu, without speculation", "position_ids");
+    return Status::unsupported(
+        "position_ids: rows of this server stand where they are counted; a model whose config.json has "
+        "mrope_section takes them with --device cpu, without speculation",
+        "position_ids");
   }
   if (request.input_embeds == nullptr) return refused("go with input_embeds; leave them out");
   const std::vector<int32_t>& places = *request.position_ids;
@@ -73,9 +77,10 @@ Status EngineCore::check_position_ids(const GenerateRequest& request) const {
 Status EngineCore::check_states(const GenerateRequest& request) const {
   const EngineInfo& info = options_.info;
   if (request.states != StateWish::pooled && !info.generates) {
-    return Status::unsupported("this model chooses no tokens: it has " +
-                                   std::string(info.labels.empty() ? "no head; use /v1/embeddings" : "labels; use /classify"),
-                               "model");
+    return Status::unsupported(
+        "this model chooses no tokens: it has " +
+            std::string(info.labels.empty() ? "no head; use /v1/embeddings" : "labels; use /classify"),
+        "model");
   }
   if (request.states == StateWish::none) return {};
   if (!info.gives_states) {

@@ -182,8 +182,8 @@ bool EngineCore::take_inbox(std::chrono::microseconds patience) {
   return has_more();
 }
 
-// What a burst of requests left free goes back to the system, when nothing has come for a moment; not more than every few seconds,
-// as it costs milliseconds, and pages that are used again are to be had anew.
+// What a burst of requests left free goes back to the system, when nothing has come for a moment; not more than every
+// few seconds, as it costs milliseconds, and pages that are used again are to be had anew.
 void EngineCore::trim_when_idle(std::unique_lock<std::mutex>& lock) {
   const auto when = std::max(SteadyClock::now() + kIdleBeforeTrim, last_trim_ + kBetweenTrims);
   if (inbox_changed_.wait_until(lock, when, [&] { return stopping_ || !inbox_.empty(); })) return;
@@ -271,7 +271,8 @@ DeviceStep* EngineCore::prepare(const Step& step) {
 
 void EngineCore::mark_pairs(const Step& step, DeviceStep& device_step) {
   second_texts_.clear();
-  for (const StepRow& row : step.rows) second_texts_.push_back(static_cast<const LiveRequest*>(row.user)->request.second_text_at);
+  for (const StepRow& row : step.rows)
+    second_texts_.push_back(static_cast<const LiveRequest*>(row.user)->request.second_text_at);
   device_step.builder.mark_second_texts(second_texts_);
 }
 
@@ -279,8 +280,12 @@ void EngineCore::prepare_row(const StepRow& row, DeviceStep& device_step) {
   auto& request = *static_cast<LiveRequest*>(row.user);
   device_step.sample_slots.push_back(row.sample_slot);
   if (options_.drafts) {
-    device_step.draft_rows.push_back({.state = &request.draft, .start = row.start, .num_tokens = row.num_tokens,
-                                      .prefill = row.prefill, .follows = follows(row), .prompt = request.request.input_ids,
+    device_step.draft_rows.push_back({.state = &request.draft,
+                                      .start = row.start,
+                                      .num_tokens = row.num_tokens,
+                                      .prefill = row.prefill,
+                                      .follows = follows(row),
+                                      .prompt = request.request.input_ids,
                                       .output = request.output_ids});
   }
   if (row.first_scheduled) request.first_scheduled = SteadyClock::now();
@@ -367,8 +372,9 @@ void EngineCore::fail_request(LiveRequest& request, const StepEvent& event, cons
   FinishReason reason;
   reason.type = FinishReason::Type::abort;
   if (event.token == kNoAllowedToken) {
-    std::string why = "no token may follow: the grammar, allowed_token_ids, bad_words, logit_bias and the minimum of new "
-                      "tokens together exclude every one";
+    std::string why =
+        "no token may follow: the grammar, allowed_token_ids, bad_words, logit_bias and the minimum of new "
+        "tokens together exclude every one";
     const bool has_grammar = request.request.sampling.grammar != nullptr;
     if (has_grammar) why += ", or the grammar is so ambiguous (s ::= s s) that to match this text takes too much work";
     reason.error = Status::invalid_argument(std::move(why), has_grammar ? "" : "allowed_token_ids");

@@ -132,7 +132,9 @@ KvCacheShape kv_cache_shape(const DeviceSetup& setup) {
 
 LinearAttnNames linear_attn_names(const ServePlan& plan) {
   const Resolved& chosen = plan.attention;
-  LinearAttnNames names = {.prefill = chosen.linear.prefill, .decode = chosen.linear.decode, .verify = chosen.linear_verify,
+  LinearAttnNames names = {.prefill = chosen.linear.prefill,
+                           .decode = chosen.linear.decode,
+                           .verify = chosen.linear_verify,
                            .verify_trees = chosen.speculation.topk > 1};
   if (names.verify.empty() && plan.scheduler.max_proposals > 0) {  // of a proposer that no algorithm stands behind
     names.verify = names.decode;
@@ -165,7 +167,8 @@ BatchCache batch_cache_of(const DeviceSetup& setup) {
 Status rehearse_widest(const DeviceSetup& setup, int layers, DeviceWorker& worker) {
   const ServerArgs& args = setup.options.args;
   const ModelConfig& config = setup.bundle.config;
-  WidestStep widest = WidestStep::of(setup.scheduler, batch_cache_of(setup), config.vocab_size, DeviceWorker::kLogitsBlockRows);
+  WidestStep widest =
+      WidestStep::of(setup.scheduler, batch_cache_of(setup), config.vocab_size, DeviceWorker::kLogitsBlockRows);
   std::unique_ptr<LoraAdapter> blank;
   if (args.wants_lora()) {
     WW_ASSIGN_OR_RETURN(const LoraTargets targets, lora_targets(config));
@@ -174,11 +177,13 @@ Status rehearse_widest(const DeviceSetup& setup, int layers, DeviceWorker& worke
   widest.adapter = blank.get();
   const Result<int64_t> bytes = worker.rehearse(widest);
   if (!bytes.ok()) {
-    return bytes.status().with_context(fmt::format("the widest step, of {} rows, was tried; a lower --chunked-prefill-size or "
-                                                   "--max-running-requests makes it smaller", widest.rows));
+    return bytes.status().with_context(
+        fmt::format("the widest step, of {} rows, was tried; a lower --chunked-prefill-size or "
+                    "--max-running-requests makes it smaller",
+                    widest.rows));
   }
-  LOG_INFO("buffers: {} bytes beside weights and KV pool for steps of up to {} rows, {} of them with logits", *bytes, widest.rows,
-           widest.logits_rows);
+  LOG_INFO("buffers: {} bytes beside weights and KV pool for steps of up to {} rows, {} of them with logits", *bytes,
+           widest.rows, widest.logits_rows);
   return {};
 }
 
@@ -224,7 +229,8 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
                       (args.mem_fraction_static ? static_cast<double>(out.weight_bytes) : 0.0);
   if (config.has_recurrent_layers()) {
     WW_ASSIGN_OR_RETURN(const StateCacheShape shape, size_states(setup, pool_bytes));
-    WW_ASSIGN_OR_RETURN(parts.recurrent, HostRecurrent::create(config, shape, linear_attn_names(setup.plan), *parts.team));
+    WW_ASSIGN_OR_RETURN(parts.recurrent,
+                        HostRecurrent::create(config, shape, linear_attn_names(setup.plan), *parts.team));
     for (const std::string& reason : parts.recurrent->kernels.reasons()) LOG_DEBUG("{}", reason);
     pool_bytes -= static_cast<double>(parts.recurrent->states.size_bytes());
   }
@@ -260,7 +266,8 @@ Result<PoolingConfig> resolve_pooling(const ServerArgs& args, const ModelBundle&
   if (bundle.config.encoder && !out.stored) out.method = PoolingMethod::first;
   if (args.pooling == "auto") return out;
   if (bundle.config.head == ModelHead::labels) {
-    return Status::invalid_argument("--pooling " + args.pooling + ": a classifier says itself which state it reads; leave it out", "--pooling");
+    return Status::invalid_argument(
+        "--pooling " + args.pooling + ": a classifier says itself which state it reads; leave it out", "--pooling");
   }
   if (!args.is_embedding && !out.stored && bundle.config.head == ModelHead::vocabulary) {
     return Status::invalid_argument("--pooling " + args.pooling + " is of embeddings; add --is-embedding", "--pooling");
@@ -326,9 +333,11 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_served_model(args, options.model_path));
   WW_ASSIGN_OR_RETURN(const std::optional<TuningTable> tuning, attention_tuning(args));
   const ModelToServe model = {bundle.config, bundle.eos_token_ids, bundle.weights.get(), options.model_path};
-  WW_ASSIGN_OR_RETURN(ServePlan plan, plan_serving(args, model, {.hardware = gpu ? gpu->facts : cpu_hardware_facts(),
-                                                                 .tuning = tuning ? &*tuning : nullptr,
-                                                                 .memory_bytes = gpu ? static_cast<int64_t>(gpu->info.total_bytes) : 0}));
+  WW_ASSIGN_OR_RETURN(ServePlan plan,
+                      plan_serving(args, model,
+                                   {.hardware = gpu ? gpu->facts : cpu_hardware_facts(),
+                                    .tuning = tuning ? &*tuning : nullptr,
+                                    .memory_bytes = gpu ? static_cast<int64_t>(gpu->info.total_bytes) : 0}));
   for (const std::string& line : explain_lines(plan.attention)) LOG_DEBUG("{}", line);
 
   EngineCoreOptions core;
@@ -344,8 +353,10 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
     WW_ASSIGN_OR_RETURN(adapters, gpu_adapter_memory(args, bundle.config, plan.dtype));
   }
   // Before the KV pool takes what memory is left.
-  WW_ASSIGN_OR_RETURN(served.adapters, open_adapters(args, {.config = bundle.config, .info = core.info, .dtype = plan.dtype,
-                                                            .placer = adapters.placer}));
+  WW_ASSIGN_OR_RETURN(
+      served.adapters,
+      open_adapters(args,
+                    {.config = bundle.config, .info = core.info, .dtype = plan.dtype, .placer = adapters.placer}));
   const DeviceSetup setup = {options, bundle, plan, core.scheduler, adapters.gpu};
   WW_ASSIGN_OR_RETURN(StartedDevice device, gpu ? start_gpu(setup, *gpu) : start_cpu(setup));
 

@@ -1,4 +1,5 @@
-// What a request brings for its prompt's rows (input_embeds) and gets of them beside new tokens: log-probabilities, states.
+// What a request brings for its prompt's rows (input_embeds) and gets of them beside new tokens: log-probabilities,
+// states.
 #include <fmt/format.h>
 
 #include <algorithm>

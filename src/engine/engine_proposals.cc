@@ -42,18 +42,19 @@ ProposalCall EngineCore::proposal_call(const LiveRequest& request, int max_token
           .grammar = request.request.sampling.grammar};
 }
 
-// Whether the next step is to have what grammars force in it. Such a step waits for the one in flight, which most likely
-// writes the first of the forced tokens; so the guesses must save more than that costs.
+// Whether the next step is to have what grammars force in it. Such a step waits for the one in flight, which most
+// likely writes the first of the forced tokens; so the guesses must save more than that costs.
 bool EngineCore::pays_to_jump() {
-  // A look takes about as long as the rows' masks do: with many rows, for which it seldom pays, not before every step, and
-  // the less often the longer it did not.
+  // A look takes about as long as the rows' masks do: with many rows, for which it seldom pays, not before every step,
+  // and the less often the longer it did not.
   constexpr int kRowsLookedAtAStep = 8, kMostVainLooks = 8;
   const int live = static_cast<int>(requests_.size());
   if (live_grammars_ == 0 || ++steps_unlooked_ * kRowsLookedAtAStep < live * std::max(vain_looks_, 1)) return false;
   steps_unlooked_ = 0;
   const int in_flight = running_ != nullptr ? 1 : 0;
   const auto decodes = [](const LiveRequest& request) { return !request.answered && !request.output_ids.empty(); };
-  const auto rows = std::count_if(requests_.begin(), requests_.end(), [&](const auto& entry) { return decodes(*entry.second); });
+  const auto rows =
+      std::count_if(requests_.begin(), requests_.end(), [&](const auto& entry) { return decodes(*entry.second); });
   forced_->set_rows(static_cast<int>(rows));
   int left = options_.scheduler.max_step_proposals;
   double rows_saved = 0;
@@ -85,7 +86,8 @@ void EngineCore::plan_lengths(const Step& step) {
   lengths_->plan(planned_, rows, options_.scheduler.max_step_proposals / std::max(rows, 1));
 }
 
-// Whether the draft model is to read what comes of a row. Prompts are read in any case: nothing makes up for them later.
+// Whether the draft model is to read what comes of a row. Prompts are read in any case: nothing makes up for them
+// later.
 bool EngineCore::follows(const StepRow& row) const {
   const LengthState& length = static_cast<const LiveRequest*>(row.user)->draft_length;
   return !length.asleep && (row.prefill || lengths_ == nullptr || lengths_->follows());
@@ -99,9 +101,12 @@ void EngineCore::learn_lengths(const DeviceStep& device_step) {
   const std::chrono::duration<double, std::micro> since_last = now - std::exchange(last_step_end_, now);
   if (prefills) return;
   const bool alike = rows_before == rows.size() && !device_step.first_of_shape;
-  DraftedStep done = {.requests = static_cast<int>(rows.size()), .tokens = static_cast<int>(device_step.sampled_ids.size()),
-                      .follows = is_followed(device_step), .step_us = device_step.device_us,
-                      .draft_us = device_step.draft_us, .since_last_us = alike ? since_last.count() : 0};
+  DraftedStep done = {.requests = static_cast<int>(rows.size()),
+                      .tokens = static_cast<int>(device_step.sampled_ids.size()),
+                      .follows = is_followed(device_step),
+                      .step_us = device_step.device_us,
+                      .draft_us = device_step.draft_us,
+                      .since_last_us = alike ? since_last.count() : 0};
   const std::vector<int>& begin = device_step.sampled_begin;
   for (size_t i = 0; i < rows.size(); ++i) {
     const int guesses = proposal_of(device_step.proposals, i).size();

@@ -24,7 +24,8 @@ void EngineCore::count_step(const DeviceStep& device_step) {
   ++totals.steps;
   totals.requests += static_cast<uint64_t>(batch.num_reqs);
   totals.tokens += static_cast<uint64_t>(batch.num_tokens);
-  const auto limit = std::lower_bound(StepSizes::limits_tokens.begin(), StepSizes::limits_tokens.end(), batch.num_tokens);
+  const auto limit =
+      std::lower_bound(StepSizes::limits_tokens.begin(), StepSizes::limits_tokens.end(), batch.num_tokens);
   ++step_sizes_.counts[static_cast<size_t>(limit - StepSizes::limits_tokens.begin())];
   totals.device_ms += device_step.device_us / 1000;
   totals.draft_ms += device_step.draft_us / 1000;

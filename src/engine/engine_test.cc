@@ -300,7 +300,8 @@ TEST(Engine, RefusesWhatCannotRun) {
   EXPECT_EQ(served.engine->submit(greedy("a", {}, 1), answers.sink("a")).field(), "input_ids");
   EXPECT_EQ(served.engine->submit(greedy("a", {4096}, 1), answers.sink("a")).field(), "input_ids");
   EXPECT_EQ(served.engine->submit(greedy("a", {-1}, 1), answers.sink("a")).field(), "input_ids");
-  EXPECT_EQ(served.engine->submit(greedy("a", std::vector<int32_t>(2048, 7), 1), answers.sink("a")).field(), "input_ids");
+  EXPECT_EQ(served.engine->submit(greedy("a", std::vector<int32_t>(2048, 7), 1), answers.sink("a")).field(),
+            "input_ids");
 }
 
 TEST(Engine, SeededSamplingDoesNotDependOnTheBatch) {

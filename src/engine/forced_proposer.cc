@@ -10,7 +10,8 @@ constexpr size_t kMaxForcedTokens = 64;   // that are looked at; a step has room
 constexpr size_t kMaxForcedBytes = 1024;
 constexpr double kOwnWeight = 1.0 / 16, kCommonWeight = 1.0 / 64;  // of an outcome in the running means
 constexpr double kWaitShare = 0.1;  // of a step's time: the engine's own work, which no longer runs beside the device's
-constexpr double kMargin = 1.05;  // over a guess's price, for the likeliest of many uncertain ones seem likelier than they are
+constexpr double kMargin =
+    1.05;  // over a guess's price, for the likeliest of many uncertain ones seem likelier than they are
 
 }  // namespace
 
@@ -41,7 +42,9 @@ ForcedProposer::Forecast ForcedProposer::forecast(const ProposalCall& call, int 
 
 int ForcedProposer::length(const Followed& followed, int available_tokens) const {
   int tokens = 0;
-  for (double chance = followed.right; tokens < available_tokens && chance * rows_per_token() >= kMargin; chance *= followed.right) ++tokens;
+  for (double chance = followed.right; tokens < available_tokens && chance * rows_per_token() >= kMargin;
+       chance *= followed.right)
+    ++tokens;
   return tokens;
 }
 

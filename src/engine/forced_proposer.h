@@ -1,18 +1,20 @@
 // Proposes what a request's grammar forces: names of members, brackets, quotes. A step then checks several such tokens
 // at once (jump-forward).
 //
-// The forced bytes are split into the longest tokens that the vocabulary has, since models are trained on those; a model
-// may choose other tokens for the same bytes, and each guess that does not come true is a row computed in vain.
+// The forced bytes are split into the longest tokens that the vocabulary has, since models are trained on those; a
+// model may choose other tokens for the same bytes, and each guess that does not come true is a row computed in vain.
 //
 // The rule of how many are proposed.
-// - Right: a guess comes true with the chance `right` of its request, a running mean that begins at that of all requests.
+// - Right: a guess comes true with the chance `right` of its request, a running mean that begins at that of all
+// requests.
 //   It is learned from every token that is written where one was forced, proposed or not, so finding out costs no rows.
-// - Price: a step of n rows takes the time of step_cost_rows + n rows. A token that comes of a guess saves its own row and
+// - Price: a step of n rows takes the time of step_cost_rows + n rows. A token that comes of a guess saves its own row
+// and
 //   its share of a step, 1 + step_cost_rows / n rows; a guess costs one. So those are proposed that come true, with all
 //   before them, at a chance of n / (n + step_cost_rows) or more, and a little more.
 //
-// On the engine's thread. It keeps a matcher of its own for each request, so that it never touches the one that masks are
-// made with.
+// On the engine's thread. It keeps a matcher of its own for each request, so that it never touches the one that masks
+// are made with.
 #pragma once
 
 #include <memory>

@@ -14,8 +14,8 @@ std::string text_of(const grammar::Vocabulary& vocabulary, std::span<const int32
 }
 
 struct Asked {
-  std::shared_ptr<const grammar::CompiledGrammar> grammar =
-      grammar::testing::compile(grammar::testing::compact_schema(R"({"type":"object","properties":{"abc":{"type":"integer"},"name":{"const":"hello world"}},
+  std::shared_ptr<const grammar::CompiledGrammar> grammar = grammar::testing::compile(grammar::testing::compact_schema(
+      R"({"type":"object","properties":{"abc":{"type":"integer"},"name":{"const":"hello world"}},
       "required":["abc","name"],"additionalProperties":false})"));
   ForcedProposer proposer{4};
   std::vector<int32_t> output;
@@ -68,8 +68,8 @@ TEST(ForcedProposer, ForgetsRequestsAndWhatIsNoText) {
   EXPECT_TRUE(asked.propose(8).empty());
 }
 
-// A guess costs a row and saves one with its share of a step: of 4 rows in its price it is worth 5 where one row runs, and
-// next to nothing beside 64.
+// A guess costs a row and saves one with its share of a step: of 4 rows in its price it is worth 5 where one row runs,
+// and next to nothing beside 64.
 TEST(ForcedProposer, ProposesWhatIsWorthItsRows) {
   Asked asked;
   asked.grammar = grammar::testing::compile({grammar::GrammarSpec::Kind::regex, "(::){90}", {}});
@@ -92,8 +92,8 @@ TEST(ForcedProposer, ProposesWhatIsWorthItsRows) {
   EXPECT_GE(proposed(64), 1u);   // now nearly all come true
 }
 
-// A model that writes the same bytes in other tokens is left alone, the others of its kind, too, and asked again when it
-// writes what would have been guessed.
+// A model that writes the same bytes in other tokens is left alone, the others of its kind, too, and asked again when
+// it writes what would have been guessed.
 TEST(ForcedProposer, LeavesRequestsAloneWhoseTokensItDoesNotGuess) {
   Asked asked;
   asked.grammar = grammar::testing::compile({grammar::GrammarSpec::Kind::regex, ":{200}", {}});

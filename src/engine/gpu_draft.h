@@ -26,7 +26,7 @@ struct GpuDrafter {
   GpuDraftModel* model = nullptr;  // the drafter's
 };
 // K/V for `num_pages`, and the memory of drafts. `target` outlives the drafter.
-Result<GpuDrafter> start_gpu_drafter(const DraftPlan& plan, GpuDraftParts parts, int num_pages, const GpuDraftSetup& setup,
-                                     GpuDecoder& target);
+Result<GpuDrafter> start_gpu_drafter(const DraftPlan& plan, GpuDraftParts parts, int num_pages,
+                                     const GpuDraftSetup& setup, GpuDecoder& target);
 
 }  // namespace warpweave

@@ -26,7 +26,8 @@ struct Setting {
   bool adapters = false;
 };
 void PrintTo(const Setting& s, std::ostream* out) {
-  *out << s.family << " " << s.algorithm << " " << s.kv_cache_dtype << (s.adapters ? " adapters" : "") << (s.graphs ? " graphs" : "") << (s.overlap ? " overlap" : "");
+  *out << s.family << " " << s.algorithm << " " << s.kv_cache_dtype << (s.adapters ? " adapters" : "")
+       << (s.graphs ? " graphs" : "") << (s.overlap ? " overlap" : "");
 }
 
 class GpuFailure : public testing::TestWithParam<Setting> {
@@ -88,7 +89,8 @@ class GpuFailure : public testing::TestWithParam<Setting> {
   static void use(ServedModel& served) {
     std::vector<GenerateRequest> first = greedy_requests({some_ids(40, 1)}, 3);
     ask(served, first);
-    std::vector<GenerateRequest> requests = greedy_requests({some_ids(40, 1), some_ids(25, 1), some_ids(9, 2), some_ids(5, 3)}, 5);
+    std::vector<GenerateRequest> requests =
+        greedy_requests({some_ids(40, 1), some_ids(25, 1), some_ids(9, 2), some_ids(5, 3)}, 5);
     requests[1].return_logprob = true;
     requests[1].logprob_start_len = 0;
     requests[1].token_ids_logprob = {5};
@@ -165,13 +167,12 @@ TEST_P(GpuFailureWalk, ALostDeviceEndsRequestsAndLeaksNothing) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GpuFailureWalk,
-                         testing::Values(Setting{"llama", "auto", true, true}, Setting{"llama", "fp8_e4m3", false, false},
-                                         Setting{"llama", "auto", true, true, "", 1, true},
-                                         Setting{"gemma3", "auto", true, true},
-                                         Setting{"qwen3-moe", "auto", false, true},
-                                         Setting{"qwen3-next", "auto", true, true},
-                                         Setting{"deepseek-v2-moe", "auto", true, true}));
+INSTANTIATE_TEST_SUITE_P(
+    Models, GpuFailureWalk,
+    testing::Values(Setting{"llama", "auto", true, true}, Setting{"llama", "fp8_e4m3", false, false},
+                    Setting{"llama", "auto", true, true, "", 1, true}, Setting{"gemma3", "auto", true, true},
+                    Setting{"qwen3-moe", "auto", false, true}, Setting{"qwen3-next", "auto", true, true},
+                    Setting{"deepseek-v2-moe", "auto", true, true}));
 
 INSTANTIATE_TEST_SUITE_P(Speculation, GpuFailureWalk,
                          testing::Values(Setting{"llama", "auto", true, true, "NGRAM", 4},

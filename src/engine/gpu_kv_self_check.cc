@@ -109,7 +109,10 @@ Result<KvSelfCheck> check_gpu_kv_format(GpuDecoder& model, KvFormat format, cons
     WW_ASSIGN_OR_RETURN(states, GpuStateCache::create(state_cache_shape(config, 1, setup.state_dtype)));
   }
   WW_RETURN_IF_ERROR(attention->init_forward_metadata(batch));
-  WW_RETURN_IF_ERROR(model.forward({.batch = batch, .cache = cache, .attention = *attention, .logits = logits.as<float>(),
+  WW_RETURN_IF_ERROR(model.forward({.batch = batch,
+                                    .cache = cache,
+                                    .attention = *attention,
+                                    .logits = logits.as<float>(),
                                     .states = states ? &*states : nullptr}));
   WW_RETURN_IF_ERROR(wait_for_stream(static_cast<cudaStream_t>(setup.stream), "the KV format check"));
   WW_ASSIGN_OR_RETURN(KvCache exact, KvCache::create(shape));

@@ -52,16 +52,21 @@ void lower_requests(GpuRunnerOptions& options, int max_requests) {
 }
 
 GpuDraftSetup draft_setup_of(const GpuRunnerOptions& options, const GpuParts& parts) {
-  return {.max_requests = options.max_requests, .max_tokens = options.max_tokens,
-          .max_step_proposals = max_step_proposals(/*gpu=*/true), .max_pages_per_request = options.max_pages_per_request,
-          .context_len = options.context_len, .graph_batch_sizes = options.graph_batch_sizes,
-          .stream = parts.stream.get(), .team = parts.team.get()};
+  return {.max_requests = options.max_requests,
+          .max_tokens = options.max_tokens,
+          .max_step_proposals = max_step_proposals(/*gpu=*/true),
+          .max_pages_per_request = options.max_pages_per_request,
+          .context_len = options.context_len,
+          .graph_batch_sizes = options.graph_batch_sizes,
+          .stream = parts.stream.get(),
+          .team = parts.team.get()};
 }
 
 // Of one step with proposals, padding included.
 int max_verify_rows(const GpuRunnerOptions& options) {
   if (options.max_proposals == 0) return 0;
-  const int rows = options.max_requests + std::min(options.max_requests * options.max_proposals, max_step_proposals(/*gpu=*/true));
+  const int rows =
+      options.max_requests + std::min(options.max_requests * options.max_proposals, max_step_proposals(/*gpu=*/true));
   return options.graph_batch_sizes.empty() ? rows : std::max(rows, std::min(kMostGraphRows, options.max_tokens));
 }
 
@@ -106,7 +111,8 @@ Status check_kv_format(const DeviceSetup& setup, const GpuChoice& gpu, const Gpu
 }
 
 // The states of recurrent layers and the KV pool, of the memory that is left.
-Status reserve_caches(const DeviceSetup& setup, const KvHeadScales& kv_scales, GpuRunnerOptions& options, GpuParts& parts) {
+Status reserve_caches(const DeviceSetup& setup, const KvHeadScales& kv_scales, GpuRunnerOptions& options,
+                      GpuParts& parts) {
   const ServerArgs& args = setup.options.args;
   const std::optional<DraftPlan>& draft = setup.plan.draft;
   WW_ASSIGN_OR_RETURN(double bytes, pool_bytes(args));
@@ -137,8 +143,9 @@ Result<AdapterMemory> gpu_adapter_memory(const ServerArgs& args, const ModelConf
   if (!args.wants_lora()) return out;
   forget_cuda_failure();
   WW_ASSIGN_OR_RETURN(const LoraTargets targets, lora_targets(config));
-  WW_ASSIGN_OR_RETURN(out.gpu, GpuAdapters::create(targets, {.max_rank = args.max_lora_rank, .max_loaded = args.max_loaded_loras,
-                                                             .dtype = dtype}));
+  WW_ASSIGN_OR_RETURN(
+      out.gpu, GpuAdapters::create(
+                   targets, {.max_rank = args.max_lora_rank, .max_loaded = args.max_loaded_loras, .dtype = dtype}));
   out.placer = [adapters = out.gpu] { return adapters->placer(); };
   return out;
 }
@@ -163,20 +170,21 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
   WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, load_weights(setup, build, *parts.team));
   GpuRunnerOptions options = runner_options(setup);
   parts.adapters = setup.adapters;
-  WW_ASSIGN_OR_RETURN(parts.model, GpuDecoder::create(config, build, std::move(weights),
-                                                      {.max_tokens = options.max_tokens,
-                                                       .max_logits_rows = options.max_tokens,
-                                                       .batch_invariant = plan.attention.deterministic,
-                                                       .keep_hidden = draft && draft->options.eagle && draft->target_layers.empty(),
-                                                       .keep_layers = draft ? draft->target_layers : std::vector<int>(),
-                                                       .routing_dice = args.routing_dice,
-                                                       .adapters = parts.adapters ? &parts.adapters->model() : nullptr,
-                                                       .max_adapters = options.max_adapters,
-                                                       .max_requests = options.max_requests,
-                                                       .max_verify_rows = max_verify_rows(options),
-                                                       .linear = linear_attn_names(plan),
-                                                       .state_dtype = state_dtype(args),
-                                                       .latent_forms = plan.latent_forms}));
+  WW_ASSIGN_OR_RETURN(parts.model,
+                      GpuDecoder::create(config, build, std::move(weights),
+                                         {.max_tokens = options.max_tokens,
+                                          .max_logits_rows = options.max_tokens,
+                                          .batch_invariant = plan.attention.deterministic,
+                                          .keep_hidden = draft && draft->options.eagle && draft->target_layers.empty(),
+                                          .keep_layers = draft ? draft->target_layers : std::vector<int>(),
+                                          .routing_dice = args.routing_dice,
+                                          .adapters = parts.adapters ? &parts.adapters->model() : nullptr,
+                                          .max_adapters = options.max_adapters,
+                                          .max_requests = options.max_requests,
+                                          .max_verify_rows = max_verify_rows(options),
+                                          .linear = linear_attn_names(plan),
+                                          .state_dtype = state_dtype(args),
+                                          .latent_forms = plan.latent_forms}));
   if (kv_format_is_scaled(plan.attention.kv_format) && kv_scales.k.empty()) {
     WW_RETURN_IF_ERROR(check_kv_format(setup, gpu, parts));
   }

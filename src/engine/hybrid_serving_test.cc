@@ -1,5 +1,5 @@
-// Serving hybrid models: states of recurrent layers beside the pages, with checkpoints for the prefix cache. The text is
-// the one without a prefix cache, whatever the pages, steps, pools and slots.
+// Serving hybrid models: states of recurrent layers beside the pages, with checkpoints for the prefix cache. The text
+// is the one without a prefix cache, whatever the pages, steps, pools and slots.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -217,7 +217,8 @@ TEST_P(HybridServing, SpeculatesWithoutChangingTexts) {
   }
 }
 
-// Proposals that are right by dice, chains and trees of every shape, and prompts that go on from checkpoints of such steps.
+// Proposals that are right by dice, chains and trees of every shape, and prompts that go on from checkpoints of such
+// steps.
 TEST_P(HybridServing, KeepsTheStatesOfWhatWasAccepted) {
   std::vector<Ids> prompts, turns;
   for (int i = 0; i < 6; ++i) prompts.push_back(some_ids(7 + 9 * i, i));
@@ -232,7 +233,10 @@ TEST_P(HybridServing, KeepsTheStatesOfWhatWasAccepted) {
   ServerArgs proposed = args();
   serve_on_test_device(proposed);
   proposed.skip_tokenizer_init = true;
-  auto served = create_engine({.args = proposed, .model_path = GetParam().model, .on_weights_progress = {}, .proposer = &proposer,
+  auto served = create_engine({.args = proposed,
+                               .model_path = GetParam().model,
+                               .on_weights_progress = {},
+                               .proposer = &proposer,
                                .max_proposals = kMostProposals});
   ASSERT_TRUE(served.ok()) << served.status().message();
   EXPECT_EQ(ask(*served, prompts, 40), expected);
@@ -245,9 +249,10 @@ TEST_P(HybridServing, KeepsTheStatesOfWhatWasAccepted) {
 INSTANTIATE_TEST_SUITE_P(Settings, HybridServing,
                          testing::Values(Setting{1, true, false}, Setting{4, true, true}, Setting{16, true, false},
                                          Setting{16, false, true}, Setting{4, false, false}, Setting{32, true, true},
-                                         Setting{4, true, true, kConvolutions}, Setting{16, false, false, kConvolutions},
-                                         Setting{4, true, true, kLatent}, Setting{16, false, false, kLatent},
-                                         Setting{4, true, true, kWindows}, Setting{16, false, false, kWindows}));
+                                         Setting{4, true, true, kConvolutions},
+                                         Setting{16, false, false, kConvolutions}, Setting{4, true, true, kLatent},
+                                         Setting{16, false, false, kLatent}, Setting{4, true, true, kWindows},
+                                         Setting{16, false, false, kWindows}));
 
 class HybridServingFlags : public testing::Test {
  protected:
@@ -294,8 +299,9 @@ TEST_F(HybridServingFlags, EveryNameServesInBfloat16) {
   }
 }
 
-// One request at a time, so that both ways run the same kernels over as many rows. Decode steps are replayed from graphs, go on
-// from states that were committed behind checks, and give the bits of steps launched one by one; checks are never in graphs.
+// One request at a time, so that both ways run the same kernels over as many rows. Decode steps are replayed from
+// graphs, go on from states that were committed behind checks, and give the bits of steps launched one by one; checks
+// are never in graphs.
 TEST_F(HybridServingFlags, DecodeInGraphsBetweenChecksGivesTheTextsOfStepsLaunchedOneByOne) {
   for (const int topk : {1, 4}) {
     ServerArgs args;

@@ -15,7 +15,8 @@ using Grammar = std::shared_ptr<const grammar::CompiledGrammar>;
 Grammar regex(const std::string& pattern) {
   std::vector<std::string> tokens = {""};
   for (char c = ' '; c <= '~'; ++c) tokens.emplace_back(1, c);
-  static const auto vocabulary = std::make_shared<const grammar::Vocabulary>(std::move(tokens), std::vector<int32_t>{0});
+  static const auto vocabulary =
+      std::make_shared<const grammar::Vocabulary>(std::move(tokens), std::vector<int32_t>{0});
   return grammar::testing::compile({grammar::GrammarSpec::Kind::regex, pattern, {}}, {}, vocabulary);
 }
 
@@ -90,7 +91,8 @@ TEST_P(JumpForward, SaysTheSameInABatchAndWithTooSmallAPool) {
         const auto got = ask(jumping, asked);
         EXPECT_EQ(got, expected);
         ASSERT_EQ(got[2].logprobs.size(), expected[2].logprobs.size());
-        for (size_t k = 0; k < got[2].logprobs.size(); ++k) EXPECT_NEAR(got[2].logprobs[k], expected[2].logprobs[k], 1e-4);
+        for (size_t k = 0; k < got[2].logprobs.size(); ++k)
+          EXPECT_NEAR(got[2].logprobs[k], expected[2].logprobs[k], 1e-4);
       }
       EXPECT_TRUE(jumping.engine->audit().ok()) << jumping.engine->audit().message();
       EXPECT_GT(jumping.engine->stats().decode_steps.tokens, jumping.engine->stats().decode_steps.requests);

@@ -42,8 +42,9 @@ Status run(DecoderModel& model, std::span<const int32_t> ids, KvCache& cache, Th
   std::unique_ptr<HostRecurrent> recurrent;
   const int32_t state_slots[] = {0};
   if (model.config().has_recurrent_layers()) {
-    WW_ASSIGN_OR_RETURN(recurrent, HostRecurrent::create(model.config(), state_cache_shape(model.config(), 1, DType::f32),
-                                                         {.prefill = "cpu", .decode = "cpu", .verify = {}}, team));
+    WW_ASSIGN_OR_RETURN(recurrent,
+                        HostRecurrent::create(model.config(), state_cache_shape(model.config(), 1, DType::f32),
+                                              {.prefill = "cpu", .decode = "cpu", .verify = {}}, team));
     batch.state_slots = state_slots;
   }
   WW_RETURN_IF_ERROR(attention->init_forward_metadata(batch));

@@ -41,8 +41,8 @@ void plan_latent_forms(const ModelConfig& config, const ServeTarget& target, Ser
                               .v_dim = latent.v_dim, .capacity_rows = kCapacityRows};
   Resolved& attention = plan.attention;
   const std::string what = "prompts of latent attention: ";
-  const bool kernels = target.hardware.arch == DeviceArch::sm_90 && has_expanded_kernels(shape) && plan.dtype != DType::f32 &&
-                       attention.prefill_caps->mla_chunked_prefix;
+  const bool kernels = target.hardware.arch == DeviceArch::sm_90 && has_expanded_kernels(shape) &&
+                       plan.dtype != DType::f32 && attention.prefill_caps->mla_chunked_prefix;
   if (kernels && attention.deterministic) {
     attention.reasons.push_back(what + "absorbed, one form for all, for --enable-deterministic-inference");
     return;
@@ -52,16 +52,18 @@ void plan_latent_forms(const ModelConfig& config, const ServeTarget& target, Ser
     return;
   }
   const TuningTable* table = target.tuning != nullptr ? target.tuning : builtin_tuning(target.hardware.name);
-  if (table != nullptr) plan.latent_forms = table->latent_forms(target.hardware, latent_form_shape(config, attention.kv_format));
+  if (table != nullptr)
+    plan.latent_forms = table->latent_forms(target.hardware, latent_form_shape(config, attention.kv_format));
   shape.measured = &plan.latent_forms;
   const std::string expanded = "expanded " + crossings(shape, plan.context_len) + ", else absorbed; ";
   if (!plan.latent_forms.empty()) {
-    attention.reasons.push_back(what + expanded + fmt::format("by the times of both forms measured on {}, {}", table->device(),
-                                                              table->date()));
+    attention.reasons.push_back(
+        what + expanded + fmt::format("by the times of both forms measured on {}, {}", table->device(), table->date()));
   } else {
-    attention.reasons.push_back(what + expanded + fmt::format("by counting multiplications: no table has times of {} heads with {} KV "
-                                                              "here; warpweave tune measures them", config.num_q_heads,
-                                                              kv_format_name(attention.kv_format)));
+    attention.reasons.push_back(what + expanded +
+                                fmt::format("by counting multiplications: no table has times of {} heads with {} KV "
+                                            "here; warpweave tune measures them",
+                                            config.num_q_heads, kv_format_name(attention.kv_format)));
   }
 }
 

@@ -6,11 +6,13 @@
 
 namespace warpweave {
 
-// What tables name times of both forms by: written by `tune`, looked for by plan_latent_forms. For models with config.latent.
+// What tables name times of both forms by: written by `tune`, looked for by plan_latent_forms. For models with
+// config.latent.
 LatentFormShape latent_form_shape(const ModelConfig& config, KvFormat format);
 
-// After attention is chosen: fills plan.latent_forms from the tuning table that there is for the device (--attention-tuning-file,
-// else the program's own), and says in plan.attention.reasons where the forms cross. For models with config.latent.
+// After attention is chosen: fills plan.latent_forms from the tuning table that there is for the device
+// (--attention-tuning-file, else the program's own), and says in plan.attention.reasons where the forms cross. For
+// models with config.latent.
 void plan_latent_forms(const ModelConfig& config, const ServeTarget& target, ServePlan& plan);
 
 }  // namespace warpweave

@@ -1,5 +1,6 @@
 // Serving latent attention (DeepSeek): a request's text is the same alone and among others, in chunks, behind cached
-// prefixes and beside decoding requests. On a Hopper GPU also every name that runs it, by the probabilities of a long prompt.
+// prefixes and beside decoding requests. On a Hopper GPU also every name that runs it, by the probabilities of a long
+// prompt.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -137,10 +138,11 @@ TEST_F(LatentNames, GiveTheSameBitsWhereTheyAreDeterministic) {
     int left = 5;
     for (int i = 0; i < 5; ++i) {
       const Ids other(prompt.begin() + 100 * i, prompt.begin() + 100 * i + 60 + 17 * i);
-      const Status status = busy.engine->submit(greedy_request("other" + std::to_string(i), other, 200), [&](const OutputDelta& delta) {
-        std::lock_guard lock(mutex);
-        if (delta.finish.has_value() && --left == 0) changed.notify_all();
-      });
+      const Status status =
+          busy.engine->submit(greedy_request("other" + std::to_string(i), other, 200), [&](const OutputDelta& delta) {
+            std::lock_guard lock(mutex);
+            if (delta.finish.has_value() && --left == 0) changed.notify_all();
+          });
       ASSERT_TRUE(status.ok()) << status.message();
     }
     EXPECT_EQ(logprobs(busy), wanted) << name << " beside others";
@@ -165,8 +167,8 @@ TEST_F(LatentNames, ServeLongPromptsAlike) {
     double bound;
   };
   const std::set<std::string> without_packed = {"triton", "flex_attention", "torch_native"};
-  for (const char* name : {"fa3", "fa4", "flashmla", "cutlass_mla", "trtllm_mla", "flashinfer", "triton", "flex_attention",
-                           "torch_native"}) {
+  for (const char* name : {"fa3", "fa4", "flashmla", "cutlass_mla", "trtllm_mla", "flashinfer", "triton",
+                           "flex_attention", "torch_native"}) {
     for (const Pool& pool : {Pool{"auto", 0.05}, {"fp8_e4m3", 0.25}, {"fp8_ds_mla", 0.15}}) {
       if (pool.format == std::string("fp8_ds_mla") && without_packed.contains(name)) continue;
       for (const int chunk : {-1, 512}) {  // behind a prefix: chunks of it are merged
@@ -176,7 +178,8 @@ TEST_F(LatentNames, ServeLongPromptsAlike) {
         own.kv_cache_dtype = pool.format;
         own.chunked_prefill_size = chunk;
         ServedModel served = serve(own, path);
-        EXPECT_LT(mean_difference(prompt_logprobs(served, prompt), wanted), pool.bound) << name << " " << pool.format << " " << chunk;
+        EXPECT_LT(mean_difference(prompt_logprobs(served, prompt), wanted), pool.bound)
+            << name << " " << pool.format << " " << chunk;
       }
     }
   }

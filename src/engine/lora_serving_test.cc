@@ -27,7 +27,9 @@ class LoraServing : public testing::Test {
     const auto bundle = open_model_bundle(kModel, {.tokenizer_path = {}, .skip_tokenizer = true});
     const auto targets = lora_targets(bundle->config);
     for (int i = 0; i < 4; ++i) {
-      write_random_adapter(folder_ / name(i), *targets, {.rank = 4 << i % 3, .deviation = 0.3f, .seed = static_cast<unsigned>(i + 1), .dtype = DType::f32});
+      write_random_adapter(
+          folder_ / name(i), *targets,
+          {.rank = 4 << i % 3, .deviation = 0.3f, .seed = static_cast<unsigned>(i + 1), .dtype = DType::f32});
     }
   }
   static std::string name(int i) { return "adapter-" + std::to_string(i); }
@@ -47,7 +49,8 @@ class LoraServing : public testing::Test {
     return std::move(served).value();
   }
   // A greedy request by an adapter, -1: by none.
-  static GenerateRequest request(ServedModel& served, int adapter, const Ids& prompt, const std::string& rid, int new_tokens = 16) {
+  static GenerateRequest request(ServedModel& served, int adapter, const Ids& prompt, const std::string& rid,
+                                 int new_tokens = 16) {
     GenerateRequest out = greedy_request(rid, prompt, new_tokens);
     if (adapter >= 0) out.adapter = served.adapters->take(name(adapter))->weights;
     return out;

@@ -23,8 +23,10 @@ Result<std::vector<std::string>> target_modules(const ServerArgs& args, const Lo
   if (names.size() == 1 && names[0] == "all") return std::vector<std::string>();
   for (const std::string& name : names) {
     if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-    return Status::invalid_argument(fmt::format("--lora-target-modules {}: {} has {} for adapters; try: --lora-target-modules all",
-                                                name, targets.model, fmt::join(known, ", ")), "--lora-target-modules");
+    return Status::invalid_argument(
+        fmt::format("--lora-target-modules {}: {} has {} for adapters; try: --lora-target-modules all", name,
+                    targets.model, fmt::join(known, ", ")),
+        "--lora-target-modules");
   }
   return names;
 }
@@ -32,7 +34,8 @@ Result<std::vector<std::string>> target_modules(const ServerArgs& args, const Lo
 Status load_named(const ServerArgs& args, LoraRegistry& registry) {
   for (const std::string& line : lines_of(args.lora_paths)) {
     if (line.starts_with('{')) {
-      return Status::unsupported("--lora-paths takes NAME=FOLDER, not JSON; try: --lora-paths my-adapter=/path/to/it", "--lora-paths");
+      return Status::unsupported("--lora-paths takes NAME=FOLDER, not JSON; try: --lora-paths my-adapter=/path/to/it",
+                                 "--lora-paths");
     }
     const size_t equals = line.find('=');
     const std::string name = line.substr(0, equals), folder = equals == line.npos ? line : line.substr(equals + 1);

@@ -42,8 +42,10 @@ Status fit_chunk_to_windows(double ratio, SchedulerConfig& scheduler) {
         "--swa-full-tokens-ratio");
   }
   if (rows >= scheduler.chunked_prefill_size) return {};
-  LOG_INFO("prompts are cut into chunks of {} tokens, not {}: --swa-full-tokens-ratio {} leaves {} tokens to layers with "
-           "a sliding window", rows, scheduler.chunked_prefill_size, ratio, pages * page_size);
+  LOG_INFO(
+      "prompts are cut into chunks of {} tokens, not {}: --swa-full-tokens-ratio {} leaves {} tokens to layers with "
+      "a sliding window",
+      rows, scheduler.chunked_prefill_size, ratio, pages * page_size);
   scheduler.chunked_prefill_size = static_cast<int>(rows);
   return {};
 }
@@ -119,11 +121,13 @@ std::string pool_split_text(const ServerArgs& args, const SchedulerConfig& sched
   if (!args.swa_full_tokens_ratio) return {};
   const std::string flag = fmt::format("--swa-full-tokens-ratio {}", *args.swa_full_tokens_ratio);
   if (splits_pool(args, scheduler)) {
-    return flag + ": layers with a sliding window have a part of their own, of so many tokens for each of the other layers'";
+    return flag +
+           ": layers with a sliding window have a part of their own, of so many tokens for each of the other layers'";
   }
-  return flag + (args.disable_hybrid_swa_memory
-                     ? " splits nothing: --disable-hybrid-swa-memory keeps all layers in one pool"
-                     : " splits nothing: this model has no layers with a sliding window beside others that keep all tokens");
+  return flag +
+         (args.disable_hybrid_swa_memory
+              ? " splits nothing: --disable-hybrid-swa-memory keeps all layers in one pool"
+              : " splits nothing: this model has no layers with a sliding window beside others that keep all tokens");
 }
 
 }  // namespace warpweave

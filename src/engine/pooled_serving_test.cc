@@ -106,7 +106,8 @@ void expect_goldens(const std::string& name, const ServerArgs& args) {
       EXPECT_TRUE(delta.finish->error.ok()) << delta.finish->error.message();
       EXPECT_EQ(delta.completion_tokens, 0);
       EXPECT_EQ(static_cast<int>(delta.pooled.size()), engine.info().pooled_size);
-      expect_near(delta.pooled, cases[i].pooled, name + ", case " + std::to_string(i) + ", round " + std::to_string(round));
+      expect_near(delta.pooled, cases[i].pooled,
+                  name + ", case " + std::to_string(i) + ", round " + std::to_string(round));
     }
   }
   EXPECT_TRUE(engine.audit().ok());
@@ -141,7 +142,8 @@ TEST_P(EncoderTest, EqualsTransformersWithEveryBackend) {
   ServerArgs args;
   args.attention_backend = GetParam().backend;
   const auto served = serve(GetParam().model, args);
-  if (!served.ok() && served.status().message().find("cannot run here") != std::string::npos) GTEST_SKIP() << "no OpenCL device";
+  if (!served.ok() && served.status().message().find("cannot run here") != std::string::npos)
+    GTEST_SKIP() << "no OpenCL device";
   expect_goldens(GetParam().model, args);
   args.page_size = 3;
   args.max_prefill_tokens = 20;
@@ -152,9 +154,10 @@ TEST_P(EncoderTest, EqualsTransformersWithEveryBackend) {
 
 std::vector<EncoderCase> encoder_cases() {
   std::vector<EncoderCase> out;
-  for (const char* model : {"bert-mean", "bert-score", "roberta-labels", "modernbert-cls", "modernbert-score", "modernbert-labels",
-                           "xlm-roberta-mean", "xlm-roberta-score"}) {
-    for (const char* backend : {"intel_amx", "torch_native", "flex_attention", "triton"}) out.push_back({model, backend});
+  for (const char* model : {"bert-mean", "bert-score", "roberta-labels", "modernbert-cls", "modernbert-score",
+                            "modernbert-labels", "xlm-roberta-mean", "xlm-roberta-score"}) {
+    for (const char* backend : {"intel_amx", "torch_native", "flex_attention", "triton"})
+      out.push_back({model, backend});
   }
   return out;
 }

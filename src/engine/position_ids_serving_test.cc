@@ -98,7 +98,8 @@ TEST_P(PositionIdsServing, EqualOnesGiveTheBitsOfNone) {
 // A rotation sees differences only, so that all may begin elsewhere: also what follows the prompt.
 TEST_P(PositionIdsServing, WhatFollowsThePromptGoesOnBehindIt) {
   auto served = serve();
-  const Answer expected = ask(served, {of_rows(40)}).front(), moved = ask(served, {of_rows(40, counted(40, 30))}).front();
+  const Answer expected = ask(served, {of_rows(40)}).front(),
+               moved = ask(served, {of_rows(40, counted(40, 30))}).front();
   EXPECT_EQ(moved, expected);
   ASSERT_EQ(moved.logprobs.size(), expected.logprobs.size());
   for (size_t i = 0; i < moved.logprobs.size(); ++i) EXPECT_NEAR(moved.logprobs[i], expected.logprobs[i], 1e-4) << i;

@@ -123,8 +123,10 @@ INSTANTIATE_TEST_SUITE_P(Models, ProposalServing,
 #ifndef WW_TEST_ON_GPU
 // With recurrent layers, whose states go on along what was accepted.
 INSTANTIATE_TEST_SUITE_P(Hybrid, ProposalServing,
-                         testing::Values(Setting{"qwen3-next", 1, true, false, 3}, Setting{"qwen3-next", 16, true, true, 7},
-                                         Setting{"qwen3_5", 4, false, true, 40}, Setting{"qwen3_5-moe", 8, true, false, 5}));
+                         testing::Values(Setting{"qwen3-next", 1, true, false, 3},
+                                         Setting{"qwen3-next", 16, true, true, 7},
+                                         Setting{"qwen3_5", 4, false, true, 40},
+                                         Setting{"qwen3_5-moe", 8, true, false, 5}));
 #endif
 
 }  // namespace

@@ -48,8 +48,9 @@ Result<std::vector<int>> graph_batch_sizes(const ServerArgs& args, int max_reque
     int size = 0;
     const auto [rest, error] = std::from_chars(text, end, size);
     if (error != std::errc() || size < 1 || (rest != end && *rest != ',')) {
-      return Status::invalid_argument("--cuda-graph-bs '" + args.cuda_graph_bs +
-                                      "' is not a list of batch sizes; try: --cuda-graph-bs 1,2,4,8", "--cuda-graph-bs");
+      return Status::invalid_argument(
+          "--cuda-graph-bs '" + args.cuda_graph_bs + "' is not a list of batch sizes; try: --cuda-graph-bs 1,2,4,8",
+          "--cuda-graph-bs");
     }
     sizes.push_back(size);
     text = rest == end ? end : rest + 1;
@@ -103,8 +104,8 @@ SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int cont
   return out;
 }
 
-// Parts of a model beside its full attention that selection resolved but that are not written for this device, or not built
-// for this machine's.
+// Parts of a model beside its full attention that selection resolved but that are not written for this device, or not
+// built for this machine's.
 Status check_layers(const Resolved& attention, const ServeTarget& target) {
   const DeviceArch arch = target.hardware.arch;
   struct Layers { std::string_view what; AttentionKind kind; const std::string& name; };
@@ -116,8 +117,8 @@ Status check_layers(const Resolved& attention, const ServeTarget& target) {
     if (layers.name.empty()) continue;
     const auto known = known_layer_backends();
     if (std::any_of(known.begin(), known.end(), [&](const KnownBackend& backend) {
-          return (target.described ? backend.written : backend.built) && backend.caps->kinds.has(layers.kind) && backend.caps->name == layers.name &&
-                 backend.caps->archs.has(arch);
+          return (target.described ? backend.written : backend.built) && backend.caps->kinds.has(layers.kind) &&
+                 backend.caps->name == layers.name && backend.caps->archs.has(arch);
         })) {
       continue;
     }
@@ -131,7 +132,8 @@ Status check_layers(const Resolved& attention, const ServeTarget& target) {
 // recording, which know one page table, take part.
 CacheLayout cache_layout(const ServerArgs& args, const ModelConfig& config, const ServePlan& plan) {
   const bool one_table = !args.attention_backend_plugin.empty() || args.dump_batch.has_value();
-  if (args.disable_hybrid_swa_memory || !config.has_windows() || config.encoder || config.has_recurrent_layers() || one_table) {
+  if (args.disable_hybrid_swa_memory || !config.has_windows() || config.encoder || config.has_recurrent_layers() ||
+      one_table) {
     return single_cache_group(config.num_layers, config.recurrent_layers);
   }
   std::vector<int> window_left(config.num_layers, -1);
@@ -249,8 +251,11 @@ Status check_weights_fit(const ServerArgs& args, const ModelConfig& config, cons
   const int64_t bytes = weight_bytes(config, *dtype);
   if (bytes <= target.memory_bytes) return {};
   return Status::unsupported(
-      fmt::format("the weights of this model ({}) take {} bytes, and {} has {}: they do not fit; use a smaller model or "
-                  "--device cpu", config.architecture, bytes, target.hardware.name, target.memory_bytes), "--model-path");
+      fmt::format(
+          "the weights of this model ({}) take {} bytes, and {} has {}: they do not fit; use a smaller model or "
+          "--device cpu",
+          config.architecture, bytes, target.hardware.name, target.memory_bytes),
+      "--model-path");
 }
 
 Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model, const ServeTarget& target) {
@@ -261,9 +266,11 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   const bool gpu = is_gpu_target(target.hardware.arch);
   if (args.dump_batch && args.dump_batch_layer && *args.dump_batch_layer < model.config.num_layers &&
       model.config.has_recurrent_layers() && model.config.recurrent_layers[*args.dump_batch_layer]) {
-    return Status::invalid_argument(fmt::format("--dump-batch-layer {} is a recurrent layer, of which nothing is recorded; "
-                                                "name a layer with full attention", *args.dump_batch_layer),
-                                    "--dump-batch-layer");
+    return Status::invalid_argument(
+        fmt::format("--dump-batch-layer {} is a recurrent layer, of which nothing is recorded; "
+                    "name a layer with full attention",
+                    *args.dump_batch_layer),
+        "--dump-batch-layer");
   }
   if (gpu && args.dump_batch) {
     return Status::unsupported("--dump-batch records forwards of the CPU only; add --device cpu", "--dump-batch");
@@ -278,12 +285,12 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   flags.tuning = target.tuning;
   if (model.config.encoder) flags.cached_prefixes = false;
   const std::vector<KnownBackend> as_built = known_backends_as_built();
-  WW_ASSIGN_OR_RETURN(plan.attention,
-                      select_attention(target.hardware, plan.model, flags,
-                                       target.described ? std::span(as_built) : known_backends(),
-                                       [&](const Resolved& proposed) {
-                                         return attention_modifiers(args, proposed).ok() && check_layers(proposed, target).ok();
-                                       }));
+  WW_ASSIGN_OR_RETURN(plan.attention, select_attention(target.hardware, plan.model, flags,
+                                                       target.described ? std::span(as_built) : known_backends(),
+                                                       [&](const Resolved& proposed) {
+                                                         return attention_modifiers(args, proposed).ok() &&
+                                                                check_layers(proposed, target).ok();
+                                                       }));
   WW_RETURN_IF_ERROR(check_layers(plan.attention, target));
   if (model.config.latent) plan_latent_forms(model.config, target, plan);
   WW_RETURN_IF_ERROR(check_draft_tokens(args, plan.attention.speculation, model.config));
@@ -292,8 +299,8 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   if (model.config.encoder) schedule_whole_prompts(plan.scheduler);
   plan.cache_layout = cache_layout(args, model.config, plan);
   plan.scheduler.cache_groups = plan.cache_layout.groups;
-  WW_ASSIGN_OR_RETURN(plan.draft, plan_draft(args, {model.config, model.where, plan.attention, plan.cache_layout, target.hardware,
-                                                    plan.context_len, plan.dtype}));
+  WW_ASSIGN_OR_RETURN(plan.draft, plan_draft(args, {model.config, model.where, plan.attention, plan.cache_layout,
+                                                    target.hardware, plan.context_len, plan.dtype}));
   plan.scheduler.max_proposals = plan.draft ? plan.draft->options.max_proposals()
                                             : max_proposals(plan.attention.speculation);
   plan.jump_forward = jumps_forward(args, model.config, plan.attention, gpu);

@@ -42,7 +42,8 @@ Status check_draft_flags_unset(const ServerArgs& args) {
                      : !args.speculative_token_map.empty()               ? "--speculative-token-map"
                                                                          : nullptr;
   if (flag == nullptr) return {};
-  return Status::invalid_argument(fmt::format("{} needs --speculative-algorithm EAGLE, EAGLE3, NEXTN or STANDALONE", flag), flag);
+  return Status::invalid_argument(
+      fmt::format("{} needs --speculative-algorithm EAGLE, EAGLE3, NEXTN or STANDALONE", flag), flag);
 }
 
 NgramOptions ngram_options(const ServerArgs& args, int topk) {
@@ -105,8 +106,10 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model) {
   }
   const std::string& algorithm = args.speculative_algorithm;
   if (algorithm == "NGRAM" && args.speculative_adaptive) {
-    return Status::unsupported("--speculative-adaptive is of draft models; NGRAM stops by itself where its guesses do not come "
-                               "true; leave it out", "--speculative-adaptive");
+    return Status::unsupported(
+        "--speculative-adaptive is of draft models; NGRAM stops by itself where its guesses do not come "
+        "true; leave it out",
+        "--speculative-adaptive");
   }
   if (algorithm == "NGRAM") return check_ngram(args);
   if (algorithm == "NEXTN" || !args.speculative_draft_model_path.empty()) return {};
@@ -118,9 +121,11 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model) {
 
 Status check_draft_tokens(const ServerArgs& args, const Speculation& speculation, const ModelConfig& model) {
   if (args.speculative_adaptive && speculation.topk > 1) {
-    return Status::unsupported(fmt::format("--speculative-adaptive lengthens and shortens chains, and --speculative-eagle-topk {} "
-                                           "makes trees; add --speculative-eagle-topk 1", speculation.topk),
-                               "--speculative-adaptive");
+    return Status::unsupported(
+        fmt::format("--speculative-adaptive lengthens and shortens chains, and --speculative-eagle-topk {} "
+                    "makes trees; add --speculative-eagle-topk 1",
+                    speculation.topk),
+        "--speculative-adaptive");
   }
   if (!model.has_recurrent_layers() || speculation.num_draft_tokens <= kLinearAttnMaxVerifyNodes) return {};
   return Status::unsupported(
@@ -137,8 +142,10 @@ int max_step_proposals(bool gpu) { return gpu ? kMaxStepProposalsGpu : kMaxStepP
 double step_cost_rows(bool gpu) { return gpu ? kStepCostRowsGpu : kStepCostRowsCpu; }
 
 bool jumps_forward(const ServerArgs& args, const ModelConfig& model, const Resolved& attention, bool gpu) {
-  if (gpu || args.disable_jump_forward || !attention.speculation.algorithm.empty() || attention.deterministic) return false;
-  if (model.encoder || model.has_recurrent_layers() || model.head != ModelHead::vocabulary || args.is_embedding) return false;
+  if (gpu || args.disable_jump_forward || !attention.speculation.algorithm.empty() || attention.deterministic)
+    return false;
+  if (model.encoder || model.has_recurrent_layers() || model.head != ModelHead::vocabulary || args.is_embedding)
+    return false;
   const Caps* verifying = attention.prefill_caps;
   if (verifying == nullptr || verifying->spec == SpecSupport::none) return false;
   return attention.page_size == 1 || verifying->spec_paged != SpecSupport::none;

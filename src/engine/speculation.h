@@ -24,14 +24,14 @@ int max_proposals(const Speculation& speculation);
 int max_step_proposals(bool gpu);
 
 // What a step of decoding takes beside the time of its rows, in rows: about what reading the weights takes beside
-// multiplying one row by them. Of CPUs the least that was measured, for guesses must not cost time where weights are cached;
-// of GPUs an estimate (an H200's steps of 8 and of 64 rows, Llama-3.1-8B's shape, say 96).
+// multiplying one row by them. Of CPUs the least that was measured, for guesses must not cost time where weights are
+// cached; of GPUs an estimate (an H200's steps of 8 and of 64 rows, Llama-3.1-8B's shape, say 96).
 double step_cost_rows(bool gpu);
 
-// Without speculation: whether what a grammar forces is proposed all the same (jump-forward), at most so many tokens of a
-// request at once. Not with recurrent layers, whose states would take memory for it, nor where answers must not depend on
-// how steps are cut (--enable-deterministic-inference), nor on GPUs, where what a grammar allows is checked on the host,
-// which costs more than it saves.
+// Without speculation: whether what a grammar forces is proposed all the same (jump-forward), at most so many tokens of
+// a request at once. Not with recurrent layers, whose states would take memory for it, nor where answers must not
+// depend on how steps are cut (--enable-deterministic-inference), nor on GPUs, where what a grammar allows is checked
+// on the host, which costs more than it saves.
 inline constexpr int kMaxForcedProposals = 15;
 bool jumps_forward(const ServerArgs& args, const ModelConfig& model, const Resolved& attention, bool gpu);
 

@@ -24,9 +24,11 @@ int64_t useful_slots(const ServerArgs& args, const SchedulerConfig& scheduler) {
 
 Status check_state_flags(const ServerArgs& args, const ModelConfig& config) {
   if (config.short_conv && !args.mamba_ssm_dtype.empty()) {
-    return Status::unsupported(fmt::format("--mamba-ssm-dtype: this model's recurrent layers ({}) keep the inputs of their "
-                                           "convolution alone, which are float32; leave it out", config.architecture),
-                               "--mamba-ssm-dtype");
+    return Status::unsupported(
+        fmt::format("--mamba-ssm-dtype: this model's recurrent layers ({}) keep the inputs of their "
+                    "convolution alone, which are float32; leave it out",
+                    config.architecture),
+        "--mamba-ssm-dtype");
   }
   if (config.has_recurrent_layers()) return {};
   struct Given { const char* flag; bool given; };
@@ -43,24 +45,32 @@ Status check_state_flags(const ServerArgs& args, const ModelConfig& config) {
 
 DType state_dtype(const ServerArgs& args) { return args.mamba_ssm_dtype == "bfloat16" ? DType::bf16 : DType::f32; }
 
-Status size_state_slots(const ServerArgs& args, const ModelConfig& config, double pool_bytes, SchedulerConfig& scheduler) {
+Status size_state_slots(const ServerArgs& args, const ModelConfig& config, double pool_bytes,
+                        SchedulerConfig& scheduler) {
   const double ratio = args.mamba_full_memory_ratio.value_or(kDefaultMemoryRatio);
-  const auto slot_bytes = static_cast<double>(StateCache::bytes_per_slot(state_cache_shape(config, 1, state_dtype(args))));
+  const auto slot_bytes =
+      static_cast<double>(StateCache::bytes_per_slot(state_cache_shape(config, 1, state_dtype(args))));
   const int64_t fitting = static_cast<int64_t>(std::max(0.0, pool_bytes) * ratio / (1 + ratio) / slot_bytes);
   const int64_t slots = args.max_mamba_cache_size ? std::min(*args.max_mamba_cache_size, kMostSlots)
                                                   : std::min(fitting, useful_slots(args, scheduler));
   const int64_t requests = scheduler.disable_radix_cache ? slots : std::max<int64_t>(1, slots / 2);
   if (slots < 1) {
     return Status::invalid_argument(
-        fmt::format("a state of this model's recurrent layers takes {:.0f} bytes, and there is no memory for one; raise "
-                    "--mamba-full-memory-ratio or --mem-fraction-static", slot_bytes), "--mamba-full-memory-ratio");
+        fmt::format(
+            "a state of this model's recurrent layers takes {:.0f} bytes, and there is no memory for one; raise "
+            "--mamba-full-memory-ratio or --mem-fraction-static",
+            slot_bytes),
+        "--mamba-full-memory-ratio");
   }
   if (args.max_running_requests && *args.max_running_requests > slots) {
     const char* const flag = args.max_mamba_cache_size ? "--max-mamba-cache-size" : "--max-running-requests";
     return Status::invalid_argument(
-        fmt::format("--max-running-requests {} needs as many states of this model's recurrent layers, and there is room for "
-                    "{}; lower it, or raise {}", *args.max_running_requests, slots,
-                    args.max_mamba_cache_size ? "--max-mamba-cache-size" : "--mamba-full-memory-ratio"), flag);
+        fmt::format(
+            "--max-running-requests {} needs as many states of this model's recurrent layers, and there is room for "
+            "{}; lower it, or raise {}",
+            *args.max_running_requests, slots,
+            args.max_mamba_cache_size ? "--max-mamba-cache-size" : "--mamba-full-memory-ratio"),
+        flag);
   }
   if (!args.max_running_requests) {
     scheduler.max_running_requests = static_cast<int>(std::min<int64_t>(scheduler.max_running_requests, requests));

@@ -13,9 +13,10 @@ Status check_state_flags(const ServerArgs& args, const ModelConfig& config);
 
 DType state_dtype(const ServerArgs& args);  // --mamba-ssm-dtype
 
-// Sets scheduler.state_* and, where --max-running-requests was not given, lowers max_running_requests to what the states
-// allow: half of the slots where there is a prefix cache. `pool_bytes` are for states and KV pool together. Errors name
-// the flag to change.
-Status size_state_slots(const ServerArgs& args, const ModelConfig& config, double pool_bytes, SchedulerConfig& scheduler);
+// Sets scheduler.state_* and, where --max-running-requests was not given, lowers max_running_requests to what the
+// states allow: half of the slots where there is a prefix cache. `pool_bytes` are for states and KV pool together.
+// Errors name the flag to change.
+Status size_state_slots(const ServerArgs& args, const ModelConfig& config, double pool_bytes,
+                        SchedulerConfig& scheduler);
 
 }  // namespace warpweave

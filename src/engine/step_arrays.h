@@ -42,7 +42,9 @@ struct StepShape {
   int num_logits_lora_tiles() const { return tiles_of(logits_rows); }
   size_t lora_tiles() const { return after(wanted_rows(), logits_rows); }
   size_t logits_lora_tiles() const { return lora_tiles() + sizeof(LoraTile) * static_cast<size_t>(num_lora_tiles()); }
-  size_t lora_places() const { return logits_lora_tiles() + sizeof(LoraTile) * static_cast<size_t>(num_logits_lora_tiles()); }
+  size_t lora_places() const {
+    return logits_lora_tiles() + sizeof(LoraTile) * static_cast<size_t>(num_logits_lora_tiles());
+  }
   size_t logits_lora_places() const { return after(lora_places(), max_adapters > 0 ? tokens : 0); }
   size_t sample_rows() const { return after(logits_lora_places(), max_adapters > 0 ? logits_rows : 0); }
   size_t size_bytes() const { return sample_rows() + sizeof(gpu::SampleRowParams) * static_cast<size_t>(samples); }

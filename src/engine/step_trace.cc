@@ -67,11 +67,13 @@ Result<std::string> StepTrace::stop() {
 }
 
 Result<std::string> StepTrace::write() {
-  const auto seconds = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
+  const auto seconds =
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch());
   const std::string path = fmt::format("{}/warpweave-{}.trace.json", request_.folder, seconds.count());
   std::ofstream file(path);
-  file << R"({"traceEvents":[{"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"host: schedule and prepare"}},)"
-       << R"({"ph":"M","pid":1,"tid":2,"name":"thread_name","args":{"name":"device: forward and sample"}})";
+  file
+      << R"({"traceEvents":[{"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"host: schedule and prepare"}},)"
+      << R"({"ph":"M","pid":1,"tid":2,"name":"thread_name","args":{"name":"device: forward and sample"}})";
   for (const Step& step : steps_) {
     const std::string args = fmt::format(R"("args":{{"requests":{},"tokens":{}}})", step.requests, step.tokens);
     const double launched = microseconds(step.launched - begun_), finished = microseconds(step.finished - begun_);
@@ -86,7 +88,8 @@ Result<std::string> StepTrace::write() {
   if (file) return path;
   std::error_code ignored;
   std::filesystem::remove(path, ignored);  // a part of a trace is none
-  return Status::internal(path + " could not be written; --profile-dir needs a folder with room that this user may write to");
+  return Status::internal(path +
+                          " could not be written; --profile-dir needs a folder with room that this user may write to");
 }
 
 }  // namespace warpweave

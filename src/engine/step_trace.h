@@ -1,6 +1,6 @@
 // What /start_profile records: when each step was prepared and computed, and what was in it, as a trace that
-// ui.perfetto.dev and chrome://tracing show. Thread-safe; record() costs an atomic load and an increment while nothing is recorded.
-// Format: Trace Event Format (Google, 2016).
+// ui.perfetto.dev and chrome://tracing show. Thread-safe; record() costs an atomic load and an increment while nothing
+// is recorded. Format: Trace Event Format (Google, 2016).
 #pragma once
 
 #include <atomic>

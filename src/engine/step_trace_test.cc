@@ -19,7 +19,8 @@ class StepTraceTest : public testing::Test {
 
   void record(StepTrace& trace, int steps) {
     for (int i = 0; i < steps; ++i) {
-      StepTrace::Step step{.launched = std::chrono::steady_clock::now(), .finished = std::chrono::steady_clock::now(), .mode = "decode"};
+      StepTrace::Step step{
+          .launched = std::chrono::steady_clock::now(), .finished = std::chrono::steady_clock::now(), .mode = "decode"};
       trace.record(step);
     }
   }

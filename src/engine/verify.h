@@ -33,8 +33,8 @@ class VerifyWalk {
   // The choice at each slot of slots(), in their order. Those whose proposals go on with it stay.
   void advance(std::span<SampledRow> sampled);
 
-  // For benchmarks, where weights are made up: from now on a node's first guess is right with this probability, and is what
-  // was sampled then.
+  // For benchmarks, where weights are made up: from now on a node's first guess is right with this probability, and is
+  // what was sampled then.
   void use_dice(double right) { dice_ = right; }
 
   // Fills in the step's tokens when all are through.

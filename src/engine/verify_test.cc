@@ -85,7 +85,8 @@ class Drawing {
     step_.proposals.assign(1, plan.proposal);
     step_.sample_slots.assign(1, 0);
     step_.builder.build(scheduled, step_.proposals);
-    step_.sample_rows.assign(1, {.state = &state, .logits_row = 0, .position = static_cast<uint64_t>(position), .logprob_ids = {}});
+    step_.sample_rows.assign(
+        1, {.state = &state, .logits_row = 0, .position = static_cast<uint64_t>(position), .logprob_ids = {}});
     values_.clear();
     best_.assign(plan.proposal.size() + 1, {});
     for (int node = 0; node <= plan.proposal.size(); ++node) {
@@ -152,7 +153,8 @@ TEST(Verify, ByDiceAsManyGuessesAreRightAsTheBenchmarkAsksFor) {
   EXPECT_EQ(std::vector<int32_t>(all.begin(), all.begin() + 3), chain.proposal.tokens);
   EXPECT_EQ(drawing.draw_by_dice(chain, 0, 5).size(), 1u);
   double tokens = 0;
-  for (uint64_t seed = 0; seed < 4000; ++seed) tokens += static_cast<double>(drawing.draw_by_dice(chain, 0.5, seed).size());
+  for (uint64_t seed = 0; seed < 4000; ++seed)
+    tokens += static_cast<double>(drawing.draw_by_dice(chain, 0.5, seed).size());
   EXPECT_NEAR(tokens / 4000, 1.875, 0.06) << "1 + 1/2 + 1/4 + 1/8";
 }
 

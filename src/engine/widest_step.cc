@@ -5,7 +5,8 @@
 
 namespace warpweave {
 
-WidestStep WidestStep::of(const SchedulerConfig& config, const BatchCache& cache, int vocab_size, int least_logits_rows) {
+WidestStep WidestStep::of(const SchedulerConfig& config, const BatchCache& cache, int vocab_size,
+                          int least_logits_rows) {
   WidestStep out;
   out.cache = cache;
   out.num_pages = config.num_pages;

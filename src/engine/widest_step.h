@@ -1,7 +1,7 @@
-// The widest step that a server's flags allow. A CPU's device runs one like it when it starts, so that the buffers of a step,
-// which grow to the widest one met, have their size from then on: resident memory does not depend on what meets by chance
-// hours later, and where there is too little of it the start says so and no request does. A draft model's buffers are
-// not among them: they still grow with its first passes.
+// The widest step that a server's flags allow. A CPU's device runs one like it when it starts, so that the buffers of a
+// step, which grow to the widest one met, have their size from then on: resident memory does not depend on what meets
+// by chance hours later, and where there is too little of it the start says so and no request does. A draft model's
+// buffers are not among them: they still grow with its first passes.
 //
 // It costs the time of a pass of that many rows through the first layers, up to where each kind was among them. Above
 // kMostRows rows (--chunked-prefill-size of more, or prompts that are not cut) buffers grow when such a prompt comes:

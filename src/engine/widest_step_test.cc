@@ -66,7 +66,8 @@ TEST(WidestStep, ItsBatchIsOneThatBackendsTakeAndWritesNothing) {
     EXPECT_EQ(batch.groups.size(), 2u);
     for (const CacheGroupArrays& group : batch.groups) {
       EXPECT_TRUE(std::all_of(group.kv_slots.begin(), group.kv_slots.end(), [](int32_t slot) { return slot < 0; }));
-      EXPECT_TRUE(std::all_of(group.page_table.begin(), group.page_table.end(), [](int32_t page) { return page >= 0 && page < 7; }));
+      EXPECT_TRUE(std::all_of(group.page_table.begin(), group.page_table.end(),
+                              [](int32_t page) { return page >= 0 && page < 7; }));
     }
     for (int r = 0; r < batch.num_reqs; ++r) {
       EXPECT_LE(batch.q_len(r), 100);

@@ -67,7 +67,8 @@ std::string usage(Command command) {
              "  warpweave serve                            the embedded model at port 30000\n"
              "  warpweave serve --model-path ./my-model    a model folder or GGUF file\n";
     case Command::run:
-      return "Usage: warpweave run [flags]\n\nChats in the terminal; /help lists its commands, /exit or Ctrl-D ends, Ctrl-C "
+      return "Usage: warpweave run [flags]\n\nChats in the terminal; /help lists its commands, /exit or Ctrl-D ends, "
+             "Ctrl-C "
              "stops an answer.\nTakes the flags of `warpweave serve` too.\n";
     case Command::explain:
       return "Usage: warpweave explain [flags]\n\nPrints which attention backend each phase would "

@@ -112,7 +112,8 @@ struct Assign {
       for (const RefusedValue& refused : spec.refused) {
         if (refused.value != value) continue;
         return not_here(fmt::format("{} {}", spec.names[0], value), std::string(refused.rule),
-                        fmt::format("try: {} {} {}", command_line(command), spec.names[0], spec.choices[0]), spec.names[0]);
+                        fmt::format("try: {} {} {}", command_line(command), spec.names[0], spec.choices[0]),
+                        spec.names[0]);
       }
       const std::string_view near = nearest_name(value, spec.choices);
       return bad_value(command, spec.names[0], value,

@@ -46,8 +46,8 @@ TEST(ParseFlags, BothFormsAliasesAndTheLastOfTwo) {
 }
 
 TEST(ParseFlags, SomeFlagsTakeSeveralValues) {
-  const auto parsed = parse_flags(Command::serve, Argv{"--lora-paths", "a=/x", "b=/y z", "--port", "8000", "--lora-target-modules", "q_proj",
-                                                       "--lora-paths", "/c"});
+  const auto parsed = parse_flags(Command::serve, Argv{"--lora-paths", "a=/x", "b=/y z", "--port", "8000",
+                                                       "--lora-target-modules", "q_proj", "--lora-paths", "/c"});
   ASSERT_TRUE(parsed.ok()) << parsed.status().message();
   EXPECT_EQ(parsed->args.lora_paths, "a=/x\nb=/y z\n/c");
   EXPECT_EQ(parsed->args.lora_target_modules, "q_proj");
@@ -64,7 +64,8 @@ TEST(ParseFlags, SomeFlagsTakeSeveralValues) {
 // of 0.11, its server of 2026): taken, or refused with what to use. None is unknown.
 TEST(ParseFlags, KnowsEveryFlagOfOtherServers) {
   std::set<std::string> done;  // the lists have most names in common
-  for (const auto& [version, least] : std::map<std::string, size_t>{{"sglang-0.5.10", 360}, {"sglang-0.5.23", 360}, {"vllm", 200}}) {
+  for (const auto& [version, least] :
+       std::map<std::string, size_t>{{"sglang-0.5.10", 360}, {"sglang-0.5.23", 360}, {"vllm", 200}}) {
     std::ifstream names("tests/golden/flags/" + version + ".txt");
     size_t count = 0;
     for (std::string name; std::getline(names, name); ++count) {

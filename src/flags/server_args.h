@@ -112,7 +112,8 @@ struct ServerArgs {
   bool enable_deterministic_inference = false;
   bool disable_cuda_graph = false;
   bool routing_dice = false;         // no flag: experts are drawn, which benchmarks ask for (ops/cuda/experts.h)
-  // No flag, and on GPUs only: guesses are right with this probability whatever the model says, which benchmarks ask for.
+  // No flag, and on GPUs only: guesses are right with this probability whatever the model says, which benchmarks ask
+  // for.
   std::optional<double> acceptance_dice;
   std::optional<int> cuda_graph_max_bs;
   std::string cuda_graph_bs;                 // "1,2,4,8"

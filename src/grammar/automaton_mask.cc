@@ -81,7 +81,8 @@ void Automaton::add_slice(const TokenSlice& slice, ConfigId config) {
     const Run run = this->run(config, slice.longest_chars);
     if (contains_kinds(run.kinds, slice.kinds)) {
       if (run.chars >= slice.longest_chars) return whole_.push_back(&slice.up_to.back());
-      if (run.ends && run.chars < static_cast<int>(slice.up_to.size())) return whole_.push_back(&slice.up_to[run.chars - 1]);
+      if (run.ends && run.chars < static_cast<int>(slice.up_to.size()))
+        return whole_.push_back(&slice.up_to[run.chars - 1]);
     }
   }
   walk(slice.trie, config);

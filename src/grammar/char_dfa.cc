@@ -18,14 +18,16 @@ constexpr int kPlainStateLimit = 0xFFFE;  // of a run that is counted
 }  // namespace
 
 Status CharDfa::too_large(const GrammarLimits& limits) {
-  return Status::invalid_argument(fmt::format("the pattern needs more than {} states, or more than {} cells in its table (states times classes "
-                                              "of characters); make it simpler, with fewer different characters or smaller repetitions",
-                                              limits.max_dfa_states, limits.max_dfa_cells));
+  return Status::invalid_argument(
+      fmt::format("the pattern needs more than {} states, or more than {} cells in its table (states times classes "
+                  "of characters); make it simpler, with fewer different characters or smaller repetitions",
+                  limits.max_dfa_states, limits.max_dfa_cells));
 }
 
 Status CharDfa::too_much_work() {
-  return Status::invalid_argument("the patterns take too many steps to compile; make them simpler, with fewer different characters or smaller "
-                                  "repetitions");
+  return Status::invalid_argument(
+      "the patterns take too many steps to compile; make them simpler, with fewer different characters or smaller "
+      "repetitions");
 }
 
 CharDfa CharDfa::any_text() {
@@ -139,7 +141,8 @@ Result<CharDfa> CharDfa::intersect(const CharDfa& other, const GrammarLimits& li
   std::map<std::pair<int, int>, int> ids{{{0, 0}, 0}};
   std::vector<std::pair<int, int>> states{{0, 0}};
   for (size_t s = 0; s < states.size(); ++s) {
-    if (states.size() > limits.max_dfa_states || states.size() * pairs.size() > limits.max_dfa_cells) return too_large(limits);
+    if (states.size() > limits.max_dfa_states || states.size() * pairs.size() > limits.max_dfa_cells)
+      return too_large(limits);
     if (!budget->spend(8 * pairs.size())) return too_much_work();
     const auto [x, y] = states[s];
     dfa.accepting_.push_back(accepting_[x] && other.accepting_[y]);
@@ -300,7 +303,8 @@ std::vector<PlainRun> CharDfa::plain_runs() const {
     ended.pop_front();
     done[s] = true;
     for (const int from : back[s]) {
-      runs[from].most = static_cast<uint16_t>(std::max<int>(runs[from].most, std::min<int>(runs[s].most + 1, kPlainStateLimit)));
+      runs[from].most =
+          static_cast<uint16_t>(std::max<int>(runs[from].most, std::min<int>(runs[s].most + 1, kPlainStateLimit)));
       if (--ways[from] == 0) ended.push_back(from);
     }
   }

@@ -1,7 +1,7 @@
 // Deterministic automata over characters: what patterns, lengths and excluded names are before they
 // are written into a grammar, because they can be intersected and complemented. Values.
-// Making one fails with invalid_argument, naming the bound, past max_dfa_states or max_dfa_cells, or when `budget`, which
-// all automata of one grammar share, is spent.
+// Making one fails with invalid_argument, naming the bound, past max_dfa_states or max_dfa_cells, or when `budget`,
+// which all automata of one grammar share, is spent.
 #pragma once
 
 #include <string>
@@ -18,7 +18,8 @@ class CharDfa {
   static constexpr int kDeadState = -1;
 
   static CharDfa any_text();
-  static Result<CharDfa> literals(const std::vector<std::string>& texts, const GrammarLimits& limits, WorkBudget* budget);
+  static Result<CharDfa> literals(const std::vector<std::string>& texts, const GrammarLimits& limits,
+                                  WorkBudget* budget);
   static CharDfa length_between(int64_t min, int64_t max);  // max < 0: no limit
   // `search`: the expression may match anywhere in the text, as in JSON schemas; else all of it.
   static Result<CharDfa> from_regex(const Regex& regex, bool search, const GrammarLimits& limits, WorkBudget* budget);

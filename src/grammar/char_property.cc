@@ -30,7 +30,8 @@ constexpr uint32_t kPunctuation = bit(Category::Pc) | bit(Category::Pd) | bit(Ca
                                   bit(Category::Pi) | bit(Category::Pf) | bit(Category::Po);
 constexpr uint32_t kSymbol = bit(Category::Sm) | bit(Category::Sc) | bit(Category::Sk) | bit(Category::So);
 constexpr uint32_t kSeparator = bit(Category::Zs) | bit(Category::Zl) | bit(Category::Zp);
-constexpr uint32_t kOther = bit(Category::Cc) | bit(Category::Cf) | bit(Category::Cs) | bit(Category::Co) | bit(Category::Cn);
+constexpr uint32_t kOther =
+    bit(Category::Cc) | bit(Category::Cf) | bit(Category::Cs) | bit(Category::Co) | bit(Category::Cn);
 
 // PropertyValueAliases.txt, gc; names as canonical() leaves them.
 const std::map<std::string_view, uint32_t> kCategories = {
@@ -176,7 +177,8 @@ std::optional<CharSet> compute(std::string_view name) {
 
 const CharSet* find_char_property(std::string_view name) {
   const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '=' || c == '-';
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '=' ||
+           c == '-';
   });
   if (name.empty() || name.size() > kMaxNameBytes || !plain) return nullptr;
   static std::mutex mutex;

@@ -6,7 +6,8 @@ namespace warpweave::grammar {
 namespace {
 
 std::string key_of(const GrammarSpec& spec) {
-  return std::to_string(static_cast<int>(spec.kind)) + (spec.style.any_whitespace ? "w" : "c" + spec.style.separator) + ":" + spec.source;
+  return std::to_string(static_cast<int>(spec.kind)) + (spec.style.any_whitespace ? "w" : "c" + spec.style.separator) +
+         ":" + spec.source;
 }
 
 Result<std::vector<std::string>> choices_of(const std::string& source) {
@@ -60,7 +61,8 @@ Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::find_or_make(
   const std::string key = entry.key;
   std::unique_lock lock(mutex_);
   // Whoever asks for what is being compiled waits for it; a failure is found again by each.
-  changed_.wait(lock, [&] { return by_key_.contains(key) || (!compiling_.contains(key) && running_ < options_.max_parallel); });
+  changed_.wait(
+      lock, [&] { return by_key_.contains(key) || (!compiling_.contains(key) && running_ < options_.max_parallel); });
   if (const auto at = by_key_.find(key); at != by_key_.end()) {
     ++hits_;
     entries_.splice(entries_.begin(), entries_, at->second);

@@ -42,10 +42,12 @@ bool is_name(char c) { return is_name_start(c) || (c >= '0' && c <= '9') || c ==
 
 class Reader {
  public:
-  Reader(std::string_view text, GrammarBuilder* builder) : text_(text), builder_(*builder), lark_(text.find("::=") == std::string_view::npos) {}
+  Reader(std::string_view text, GrammarBuilder* builder)
+      : text_(text), builder_(*builder), lark_(text.find("::=") == std::string_view::npos) {}
 
   Result<RuleId> read() {
-    if (text_.size() > builder_.limits().max_source_bytes) return fail(0, "the grammar is longer than " + std::to_string(builder_.limits().max_source_bytes) + " bytes");
+    if (text_.size() > builder_.limits().max_source_bytes)
+      return fail(0, "the grammar is longer than " + std::to_string(builder_.limits().max_source_bytes) + " bytes");
     skip_space();
     while (at_ < text_.size()) {
       WW_RETURN_IF_ERROR(text_[at_] == '%' ? read_directive() : read_rule());
@@ -118,7 +120,8 @@ class Reader {
         names.emplace_back(read_name());
       }
       for (const std::string& name : names) {
-        const auto known = std::find_if(std::begin(kCommon), std::end(kCommon), [&](const CommonTerminal& t) { return t.name == name; });
+        const auto known = std::find_if(std::begin(kCommon), std::end(kCommon),
+                                        [&](const CommonTerminal& t) { return t.name == name; });
         if (known == std::end(kCommon)) return fail(begin, "%import common." + name + " is not known");
         std::string alias = name;
         const size_t before = at_;
@@ -145,7 +148,8 @@ class Reader {
 
   Status read_rule() {
     const size_t begin = at_;
-    if (!at_rule_head()) return fail(begin, lark_ ? "a rule ('name: ...') was expected" : "a rule ('name ::= ...') was expected");
+    if (!at_rule_head())
+      return fail(begin, lark_ ? "a rule ('name: ...') was expected" : "a rule ('name ::= ...') was expected");
     while (text_[at_] == '?' || text_[at_] == '!') ++at_;
     const std::string name(read_name());
     if (lark_ && text_[at_] == '.') {
@@ -174,7 +178,9 @@ class Reader {
     Node sequence;
     for (;;) {
       skip_space();
-      if (at_ >= text_.size() || text_[at_] == '|' || text_[at_] == ')' || (lark_ && (text_[at_] == ']' || text_[at_] == '%')) || at_rule_head()) return sequence;
+      if (at_ >= text_.size() || text_[at_] == '|' || text_[at_] == ')' ||
+          (lark_ && (text_[at_] == ']' || text_[at_] == '%')) || at_rule_head())
+        return sequence;
       if (lark_ && take("->")) {  // an alias for trees: of no meaning here
         skip_space();
         read_name();
@@ -248,7 +254,8 @@ class Reader {
     WW_ASSIGN_OR_RETURN(const std::string last, read_quoted());
     size_t i = 0, k = 0;
     uint32_t low = 0, high = 0;
-    if (!next_utf8(node.text, &i, &low) || i != node.text.size() || !next_utf8(last, &k, &high) || k != last.size() || low > high) {
+    if (!next_utf8(node.text, &i, &low) || i != node.text.size() || !next_utf8(last, &k, &high) || k != last.size() ||
+        low > high) {
       return fail(begin, "a range is of one character to another");
     }
     Node range{.kind = Node::Kind::regex};
@@ -270,7 +277,8 @@ class Reader {
     const std::string_view whole = text_.substr(begin, at_ - begin);
     Result<Regex> regex = parse_regex(close == '/' ? whole.substr(1, whole.size() - 2) : whole, builder_.limits());
     if (!regex.ok()) return fail(begin, regex.status().message());
-    if (close == '/' && at_ < text_.size() && is_name_start(text_[at_])) return fail(begin, "flags of expressions are not supported");
+    if (close == '/' && at_ < text_.size() && is_name_start(text_[at_]))
+      return fail(begin, "flags of expressions are not supported");
     const Status anchors = strip_outer_anchors(&*regex);
     if (!anchors.ok()) return fail(begin, anchors.message());
     Node node{.kind = Node::Kind::regex};
@@ -301,7 +309,9 @@ class Reader {
           at_ += 2;
           if (!read_number(&max)) return fail(begin, "a repetition without its second number");
         }
-        if (min > kMaxRepeat || max > kMaxRepeat || (max >= 0 && max < min)) return fail(begin, "a repetition needs a minimum, not above its maximum, and both up to " + std::to_string(kMaxRepeat));
+        if (min > kMaxRepeat || max > kMaxRepeat || (max >= 0 && max < min))
+          return fail(begin, "a repetition needs a minimum, not above its maximum, and both up to " +
+                                 std::to_string(kMaxRepeat));
       } else {
         return {};
       }
@@ -315,14 +325,16 @@ class Reader {
     skip_space();
     const size_t begin = at_;
     int64_t value = 0;
-    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9' && at_ - begin < 9) value = value * 10 + (text_[at_++] - '0');
+    while (at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9' && at_ - begin < 9)
+      value = value * 10 + (text_[at_++] - '0');
     *out = static_cast<int>(value);
     return at_ > begin;
   }
 
   Result<RuleId> emit() {
     const std::string start = lark_ ? "start" : bodies_.contains("root") ? "root" : first_;
-    if (!bodies_.contains(start)) return fail(0, lark_ ? "the grammar has no rule 'start' (and no '::=')" : "the grammar has no rule");
+    if (!bodies_.contains(start))
+      return fail(0, lark_ ? "the grammar has no rule 'start' (and no '::=')" : "the grammar has no rule");
     if (!ignored_.empty()) {
       ignore_rule_ = builder_.add_rule();
       const StateId begin = builder_.start(*ignore_rule_);

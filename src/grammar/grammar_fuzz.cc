@@ -13,7 +13,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   limits.max_dfa_states = 500;
   limits.max_automaton_bytes = 1 << 20;
   limits.max_compile_time = std::chrono::milliseconds(200);
-  const GrammarSpec spec{static_cast<GrammarSpec::Kind>(data[0] % 6), std::string(reinterpret_cast<const char*>(data + 1), size - 1),
+  const GrammarSpec spec{static_cast<GrammarSpec::Kind>(data[0] % 6),
+                         std::string(reinterpret_cast<const char*>(data + 1), size - 1),
                          {.any_whitespace = (data[0] & 64) != 0}};
   const auto grammar = compile_grammar(spec, limits);
   if (!grammar.ok()) return 0;

@@ -1,7 +1,8 @@
 // The engine by lines of JSON on standard input, for comparisons with other engines in Python.
 //
 //   grammar_probe VOCABULARY END_ID...    VOCABULARY: for each token a 32-bit length and its bytes
-//   {"compile": "json_schema" | "regex" | "ebnf" | "choice" | "json_object" | "structural_tag", "source": "...", "compact": bool}
+//   {"compile": "json_schema" | "regex" | "ebnf" | "choice" | "json_object" | "structural_tag", "source": "...",
+//   "compact": bool}
 //   {"mask": true}   {"accept": id}   {"rollback": n}
 // Each line is answered by one: {"ok", "us", "error"}; of a mask also {"end", "bytes"}, and behind the line
 // that many bytes: one bit per token.
@@ -19,7 +20,9 @@ using namespace warpweave;
 using namespace warpweave::grammar;
 using Clock = std::chrono::steady_clock;
 
-double us_since(Clock::time_point begun) { return std::chrono::duration<double, std::micro>(Clock::now() - begun).count(); }
+double us_since(Clock::time_point begun) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - begun).count();
+}
 
 std::shared_ptr<const Vocabulary> read_vocabulary(const char* path, std::vector<int32_t> ends) {
   std::ifstream file(path, std::ios::binary);
@@ -62,7 +65,9 @@ class Probe {
     return answer;
   }
   // Of the last answer, where it named its bytes.
-  std::string_view mask_bytes() const { return {reinterpret_cast<const char*>(mask_.data()), mask_.size() * sizeof(uint32_t)}; }
+  std::string_view mask_bytes() const {
+    return {reinterpret_cast<const char*>(mask_.data()), mask_.size() * sizeof(uint32_t)};
+  }
 
  private:
   template <typename Call>
@@ -74,7 +79,8 @@ class Probe {
   }
 
   Json compile(const Json& ask) {
-    const GrammarSpec spec{kind_of(ask["compile"]), ask.value("source", ""), {.any_whitespace = !ask.value("compact", true)}};
+    const GrammarSpec spec{
+        kind_of(ask["compile"]), ask.value("source", ""), {.any_whitespace = !ask.value("compact", true)}};
     matcher_.reset();
     const auto begun = Clock::now();
     Result<std::shared_ptr<const Grammar>> grammar = compile_grammar(spec, {});

@@ -30,7 +30,8 @@ void check_masks(const GrammarSpec& spec, int walks, int length, std::shared_ptr
       for (int32_t id = 0; id < static_cast<int32_t>(vocabulary.size()); ++id) {
         GrammarMatcher fork = matcher;
         const bool bit = mask[id >> 5] >> (id & 31) & 1;
-        ASSERT_EQ(fork.accept_token(id), bit) << spec.source << " behind " << text << ": token " << vocabulary.token(id);
+        ASSERT_EQ(fork.accept_token(id), bit)
+            << spec.source << " behind " << text << ": token " << vocabulary.token(id);
         if (bit) allowed.push_back(id);
       }
       const int32_t id = allowed[random() % allowed.size()];
@@ -42,7 +43,8 @@ void check_masks(const GrammarSpec& spec, int walks, int length, std::shared_ptr
 
 const GrammarSpec kSpecs[] = {
     {Kind::json_object, "", {}},
-    compact_schema(R"({"type":"object","properties":{"name":{"type":"string","maxLength":6},"n":{"type":"integer","maximum":120}},"required":["name"]})"),
+    compact_schema(
+        R"({"type":"object","properties":{"name":{"type":"string","maxLength":6},"n":{"type":"integer","maximum":120}},"required":["name"]})"),
     compact_schema(R"({"type":"array","items":{"type":"string"},"uniqueItems":true})"),
     compact_schema(R"({"type":"array","items":{"enum":["a","ab","abc",1,2,12,true,false]},"uniqueItems":true})"),
     compact_schema(R"({"type":"array","items":{"type":"integer"},"uniqueItems":true})"),
@@ -54,9 +56,13 @@ const GrammarSpec kSpecs[] = {
     {Kind::ebnf, "root ::= a\na ::= b \"a\" | \"1\"\nb ::= a \"b\" | a", {}},
     {Kind::ebnf, "root ::= s\ns ::= s s | \"a\" | \"\"", {}},
     {Kind::ebnf, "root ::= ws \"x\"\nws ::= [ \\n] ws | \"\"", {}},
-    {Kind::ebnf, "start: item (\",\" item)*\nitem: NAME | NUMBER\nNAME: /[a-z]+/\n%import common.NUMBER\n%ignore \" \"", {}},
+    {Kind::ebnf,
+     "start: item (\",\" item)*\nitem: NAME | NUMBER\nNAME: /[a-z]+/\n%import common.NUMBER\n%ignore \" \"",
+     {}},
     {Kind::choice, R"(["true","abc","ab","日本"])", {}},
-    {Kind::structural_tag, R"({"structures":[{"begin":"[\"","schema":{"type":"integer"},"end":"\"]"}],"triggers":["[\""]})", {}},
+    {Kind::structural_tag,
+     R"({"structures":[{"begin":"[\"","schema":{"type":"integer"},"end":"\"]"}],"triggers":["[\""]})",
+     {}},
 };
 
 TEST(Masks, EqualTryingEveryToken) {
@@ -72,8 +78,10 @@ TEST(Masks, OfSlicesEqualTryingEveryToken) {
       compact_schema(R"({"type":"string","minLength":2,"maxLength":3000})"),
       compact_schema(R"({"type":"string","pattern":"^[^@ ]+@[a-z]+\\.com$"})"),
       compact_schema(R"({"type":"string","pattern":"end"})"),
-      compact_schema(R"({"anyOf":[{"type":"string","maxLength":7},{"type":"string","pattern":"^[a-z]*$"},{"const":"aa bb"}]})"),
-      compact_schema(R"({"type":"object","patternProperties":{"^x":{"type":"integer"},"y$":{"type":"integer","minimum":5}},"additionalProperties":false})"),
+      compact_schema(
+          R"({"anyOf":[{"type":"string","maxLength":7},{"type":"string","pattern":"^[a-z]*$"},{"const":"aa bb"}]})"),
+      compact_schema(
+          R"({"type":"object","patternProperties":{"^x":{"type":"integer"},"y$":{"type":"integer","minimum":5}},"additionalProperties":false})"),
       {Kind::regex, "[a-z]+", {}},
       {Kind::regex, "[a-z]{2,5}[0-9]|[A-Z ]+", {}},
       {Kind::regex, "[A-Z][a-z ]*\n", {}},
@@ -95,8 +103,10 @@ TEST(Masks, OfSlicesEqualTryingEveryToken) {
 
 // Tokens with the same bytes are allowed together.
 TEST(Masks, OfEqualTokens) {
-  const auto vocabulary = std::make_shared<Vocabulary>(std::vector<std::string>{"ab", "a", "ab", "a\"", "a\"", "\"", "b", ""}, std::vector<int32_t>{7});
-  for (const char* pattern : {"ab", "[a-z]+", "a\"", "\"?.*"}) check_masks({Kind::regex, pattern, {}}, 2, 3, vocabulary);
+  const auto vocabulary = std::make_shared<Vocabulary>(
+      std::vector<std::string>{"ab", "a", "ab", "a\"", "a\"", "\"", "b", ""}, std::vector<int32_t>{7});
+  for (const char* pattern : {"ab", "[a-z]+", "a\"", "\"?.*"})
+    check_masks({Kind::regex, pattern, {}}, 2, 3, vocabulary);
 }
 
 TEST(Masks, StayRightWhenTheAutomatonIsReplaced) {
@@ -152,7 +162,8 @@ TEST(Matcher, RollbackUndoesTokens) {
 }
 
 TEST(Matcher, JumpsOverWhatIsForced) {
-  const auto grammar = compile(compact_schema(R"({"type":"object","properties":{"name":{"enum":["abcd","abcx"]}},"required":["name"],"additionalProperties":false})"));
+  const auto grammar = compile(compact_schema(
+      R"({"type":"object","properties":{"name":{"enum":["abcd","abcx"]}},"required":["name"],"additionalProperties":false})"));
   GrammarMatcher matcher(grammar);
   EXPECT_EQ(matcher.jump_forward(), R"({"name":"abc)");
   ASSERT_TRUE(matcher.accept_bytes(R"({"name":"abcx)"));
@@ -211,7 +222,8 @@ TEST(Notations, Regex) {
   EXPECT_EQ(takes(regex("(?:ab|c)+?"), "abcab"), "yes");
   EXPECT_EQ(takes(regex("x{2,}y{0}z"), "xxxz"), "yes");
   EXPECT_EQ(takes(regex("\\x41\\u0042\\."), "AB."), "yes");
-  for (const char* bad : {"(", "a)", "[a", "*", "a{3,2}", "\\1", "\\b", "(?i)a", "a++", "[z-a]", "a^b", "\\p{Nope}", "a{99999}", "[]a]", "\\"}) {
+  for (const char* bad : {"(", "a)", "[a", "*", "a{3,2}", "\\1", "\\b", "(?i)a", "a++", "[z-a]", "a^b", "\\p{Nope}",
+                          "a{99999}", "[]a]", "\\"}) {
     EXPECT_NE(failure(regex(bad)), "") << bad;
   }
   EXPECT_EQ(takes(regex("(a+)+b"), std::string(3000, 'a') + "c"), "no");  // in linear time
@@ -223,12 +235,27 @@ TEST(Notations, PropertiesOfCharacters) {
     return takes({Kind::regex, "\\p{" + std::string(property) + "}", {}}, c) == "yes";
   };
   struct Case { const char* name; const char* in; const char* out; };
-  for (const Case& c : std::vector<Case>{
-           {"L", "日", "1"}, {"Letter", "a", "_"}, {"gc=Lu", "Ω", "ω"}, {"General_Category=Lowercase_Letter", "ω", "Ω"},
-           {"uppercase_letter", "A", "a"}, {"Nd", "\u0663", "x"}, {"P", "!", "+"}, {"Sc", "€", "!"}, {"Zs", "\u00a0", "\n"},
-           {"Greek", "ω", "w"}, {"Script=Greek", "ω", "w"}, {"sc=Grek", "ω", "w"}, {"scx=Deva", "\u1cd0", "a"},
-           {"Han", "日", "ひ"}, {"Hiragana", "ひ", "日"}, {"Alphabetic", "ñ", "1"}, {"White_Space", "\u2003", "a"},
-           {"ASCII_Hex_Digit", "f", "g"}, {"Any", "😀", ""}, {"Assigned", "a", "\U0010fffe"}, {"Emoji", "😀", "a"}}) {
+  for (const Case& c : std::vector<Case>{{"L", "日", "1"},
+                                         {"Letter", "a", "_"},
+                                         {"gc=Lu", "Ω", "ω"},
+                                         {"General_Category=Lowercase_Letter", "ω", "Ω"},
+                                         {"uppercase_letter", "A", "a"},
+                                         {"Nd", "\u0663", "x"},
+                                         {"P", "!", "+"},
+                                         {"Sc", "€", "!"},
+                                         {"Zs", "\u00a0", "\n"},
+                                         {"Greek", "ω", "w"},
+                                         {"Script=Greek", "ω", "w"},
+                                         {"sc=Grek", "ω", "w"},
+                                         {"scx=Deva", "\u1cd0", "a"},
+                                         {"Han", "日", "ひ"},
+                                         {"Hiragana", "ひ", "日"},
+                                         {"Alphabetic", "ñ", "1"},
+                                         {"White_Space", "\u2003", "a"},
+                                         {"ASCII_Hex_Digit", "f", "g"},
+                                         {"Any", "😀", ""},
+                                         {"Assigned", "a", "\U0010fffe"},
+                                         {"Emoji", "😀", "a"}}) {
     EXPECT_TRUE(has(c.name, c.in)) << c.name;
     EXPECT_FALSE(has(c.name, c.out)) << c.name;
   }
@@ -246,7 +273,8 @@ TEST(Notations, PropertiesOfCharacters) {
 
 TEST(Notations, GbnfAndLark) {
   const auto ebnf = [](const char* text) { return GrammarSpec{Kind::ebnf, text, {}}; };
-  EXPECT_EQ(takes(ebnf("# a list\nroot ::= \"- \" item{1,2} \"\\n\"\nitem ::= ([a-z] | \"_\")+ \";\""), "- ab;c_;\n"), "yes");
+  EXPECT_EQ(takes(ebnf("# a list\nroot ::= \"- \" item{1,2} \"\\n\"\nitem ::= ([a-z] | \"_\")+ \";\""), "- ab;c_;\n"),
+            "yes");
   EXPECT_EQ(takes(ebnf("start: \"a\"i~2..3 [\"z\"] END\nEND: \"!\""), "aAaz!"), "yes");
   EXPECT_EQ(takes(ebnf("start: A+\nA: \"a\"..\"f\"\n%ignore /\\s+/"), "a b  f"), "yes");
   EXPECT_NE(failure(ebnf("root ::= missing")).find("missing"), std::string::npos);
@@ -258,14 +286,17 @@ TEST(Notations, GbnfAndLark) {
 }
 
 TEST(Notations, StructuralTags) {
-  const GrammarSpec tag{Kind::structural_tag, R"({"format":{"type":"triggered_tags","triggers":["<f="],"at_least_one":true,"tags":[
+  const GrammarSpec tag{Kind::structural_tag,
+                        R"({"format":{"type":"triggered_tags","triggers":["<f="],"at_least_one":true,"tags":[
       {"begin":"<f=a>","content":{"type":"json_schema","json_schema":{"type":"integer"}},"end":"</f>"},
-      {"begin":"<f=b>","content":{"type":"regex","pattern":"x+"},"end":"</f>"}]}})", {}};
+      {"begin":"<f=b>","content":{"type":"regex","pattern":"x+"},"end":"</f>"}]}})",
+                        {}};
   EXPECT_EQ(takes(tag, "hi <f <f=a>12</f> and <f=b>xx</f>."), "yes");
   EXPECT_EQ(takes(tag, "hi"), "prefix");
   EXPECT_EQ(takes(tag, "<f=c"), "no");
   EXPECT_EQ(takes(tag, "<f=a>x"), "no");
-  EXPECT_NE(failure({Kind::structural_tag, R"({"format":{"type":"qwen_xml"}})", {}}).find("qwen_xml"), std::string::npos);
+  EXPECT_NE(failure({Kind::structural_tag, R"({"format":{"type":"qwen_xml"}})", {}}).find("qwen_xml"),
+            std::string::npos);
   EXPECT_NE(failure({Kind::structural_tag, "{}", {}}), "");
 }
 
@@ -318,9 +349,10 @@ TEST(Limits, AutomataOfManyCharactersAreRefused) {
   for (int i = 0; i < 3000; ++i) {
     names["properties"][characters(20'000).substr(static_cast<size_t>(i) * 18, 60) + std::to_string(i)] = true;
   }
-  const std::pair<const char*, Json> cases[] = {{"classes of characters", pattern("^" + characters(20'000))},
-                                                {"classes of characters", names},
-                                                {"steps", pattern("(?:" + characters(300) + "|.{3000})" + repeated("[^a][^b][^c]", 600))}};
+  const std::pair<const char*, Json> cases[] = {
+      {"classes of characters", pattern("^" + characters(20'000))},
+      {"classes of characters", names},
+      {"steps", pattern("(?:" + characters(300) + "|.{3000})" + repeated("[^a][^b][^c]", 600))}};
   for (const auto& [bound, schema] : cases) {
     const std::string message = failure(compact_schema(schema.dump()));
     EXPECT_NE(message.find(bound), std::string::npos) << schema.dump().substr(0, 100) << ": " << message;
@@ -376,7 +408,8 @@ TEST(Limits, LongListsOfValuesCostWhatTheirTextDoes) {
   EXPECT_EQ(failure(compact_schema(Json{{"enum", values}}.dump())), "");
   EXPECT_EQ(failure(compact_schema(Json{{"const", values}, {"uniqueItems", true}}.dump())), "");
   EXPECT_EQ(failure(compact_schema(Json{{"enum", texts}, {"not", Json{{"enum", Json::array({"t7"})}}}}.dump())), "");
-  const GrammarSpec both = compact_schema(R"({"enum": [1, 10, "1", {"a": 1, "b": [2]}], "allOf": [{"enum": [1.0e1, 2, {"b": [2.0], "a": 1}]}]})");
+  const GrammarSpec both = compact_schema(
+      R"({"enum": [1, 10, "1", {"a": 1, "b": [2]}], "allOf": [{"enum": [1.0e1, 2, {"b": [2.0], "a": 1}]}]})");
   EXPECT_EQ(takes(both, "10"), "yes");
   EXPECT_EQ(takes(both, R"({"a":1,"b":[2]})"), "yes");
   EXPECT_NE(takes(both, R"("1")"), "yes");
@@ -447,7 +480,10 @@ TEST(Compiler, CachesByBytesAndCompilesOnce) {
   EXPECT_EQ(*compiler.compile(kSpecs[1]), *first);
   EXPECT_EQ(compiler.stats().hits, 1u);
   for (int i = 0; i < 200; ++i) {
-    ASSERT_TRUE(compiler.compile(compact_schema(R"({"type":"string","minLength":100,"maxLength":)" + std::to_string(200 + i) + "}")).ok());
+    ASSERT_TRUE(
+        compiler
+            .compile(compact_schema(R"({"type":"string","minLength":100,"maxLength":)" + std::to_string(200 + i) + "}"))
+            .ok());
   }
   EXPECT_LE(compiler.stats().bytes, options.max_cache_bytes);
   EXPECT_LT(compiler.stats().entries, 200u);

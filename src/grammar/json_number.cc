@@ -37,7 +37,8 @@ class DigitAutomaton {
     bool integer = false;
     Divisor divisor;
   };
-  DigitAutomaton(GrammarBuilder* builder, Sizes sizes, StateId end) : builder_(*builder), sizes_(std::move(sizes)), end_(end) {}
+  DigitAutomaton(GrammarBuilder* builder, Sizes sizes, StateId end)
+      : builder_(*builder), sizes_(std::move(sizes)), end_(end) {}
 
   void emit(StateId from) {
     const int low_digits = std::max<int>(1, static_cast<int>(sizes_.low.whole.size()));
@@ -231,7 +232,8 @@ bool number_fits(const Decimal& value, const NumberBounds& bounds) {
   if (!divisor || static_cast<int>(value.fraction.size()) > divisor->places) return false;
   int64_t remainder = 0;
   for (const char c : value.whole + value.fraction) remainder = (remainder * 10 + (c - '0')) % divisor->value;
-  for (size_t i = value.fraction.size(); i < static_cast<size_t>(divisor->places); ++i) remainder = remainder * 10 % divisor->value;
+  for (size_t i = value.fraction.size(); i < static_cast<size_t>(divisor->places); ++i)
+    remainder = remainder * 10 % divisor->value;
   return remainder == 0;
 }
 
@@ -248,7 +250,8 @@ StateId emit_number(GrammarBuilder* builder, StateId from, const NumberBounds& b
     divisor = *known;
   }
   const StateId end = builder->add_state();
-  const auto emit = [&](StateId at, std::optional<NumberBounds::Bound> low, const std::optional<NumberBounds::Bound>& high) {
+  const auto emit = [&](StateId at, std::optional<NumberBounds::Bound> low,
+                        const std::optional<NumberBounds::Bound>& high) {
     DigitAutomaton::Sizes sizes{.integer = integer, .divisor = divisor};
     if (low) sizes.low = low->value, sizes.low_exclusive = low->exclusive;
     if (high) sizes.high = high->value, sizes.high_exclusive = high->exclusive;

@@ -18,7 +18,8 @@ constexpr ShortEscape kShortEscapes[] = {{'"', '"'},  {'\\', '\\'}, {'\b', 'b'},
                                          {'\n', 'n'}, {'\r', 'r'},  {'\t', 't'}};
 
 const ShortEscape* short_escape(uint32_t c) {
-  const auto at = std::find_if(std::begin(kShortEscapes), std::end(kShortEscapes), [&](const ShortEscape& e) { return e.c == c; });
+  const auto at =
+      std::find_if(std::begin(kShortEscapes), std::end(kShortEscapes), [&](const ShortEscape& e) { return e.c == c; });
   return at == std::end(kShortEscapes) ? nullptr : at;
 }
 
@@ -164,7 +165,8 @@ StateId JsonStrings::emit_bounded(StateId from, int64_t min, int64_t max, bool o
   StateId inside = builder_.emit_text(from, "\"");
   if (max < 0 || max <= kLongestChain) return emit_chain(inside, min, max, one_spelling);
   for (int64_t i = 0; i < min && builder_.within_limits(); ++i) {
-    builder_.set_plain_run(inside, {static_cast<uint16_t>(std::min<int64_t>(max - i, PlainRun::kUnbounded - 1)), PlainRun::kUnbounded, true});
+    builder_.set_plain_run(inside, {static_cast<uint16_t>(std::min<int64_t>(max - i, PlainRun::kUnbounded - 1)),
+                                    PlainRun::kUnbounded, true});
     inside = builder_.emit_call(inside, char_rule(one_spelling));
   }
   if (max - min <= kLongestChain) return emit_chain(inside, 0, max - min, one_spelling);

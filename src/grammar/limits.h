@@ -17,15 +17,16 @@ struct GrammarLimits {
   size_t max_dfa_states = 20'000;                // of one pattern after intersection with others
   size_t max_dfa_cells = size_t{1} << 24;        // of one pattern's table: states x classes of characters
   size_t max_dfa_work = size_t{1} << 27;         // steps to make all patterns' automata, see WorkBudget
-  size_t max_schema_work = size_t{1} << 28;      // steps to combine a schema's alternatives; many ways may take an eighth
-  size_t max_lossy_alternatives = 64;            // of a schema with not, or with oneOf whose parts overlap: ways that are kept
+  size_t max_schema_work = size_t{1} << 28;  // steps to combine a schema's alternatives; many ways may take an eighth
+  size_t max_lossy_alternatives = 64;  // of a schema with not, or with oneOf whose parts overlap: ways that are kept
   int max_nesting = 256;                         // of parentheses, schemas inside schemas
   int max_depth = 512;                           // of open rules while text is matched
   size_t max_ambiguity = 4096;                   // parses of one text that are kept side by side
   size_t max_automaton_bytes = size_t{48} << 20; // of the states met while matching, per grammar
   size_t first_match_work = size_t{1} << 26;     // steps that a text may take to match, and that it keeps at most,
   size_t match_work_per_token = size_t{1} << 20; // and what each of its tokens adds to them
-  std::chrono::milliseconds max_compile_time{2000};  // of the compiling thread on a processor: of a schema, for each of two tries
+  std::chrono::milliseconds max_compile_time{
+      2000};  // of the compiling thread on a processor: of a schema, for each of two tries
   ThreadClock clock = thread_time;               // what that time is measured by
 };
 
@@ -46,6 +47,8 @@ class WorkBudget {
 };
 
 // The time of a compilation, asked for in its inner loops.
-inline ThreadDeadline compile_deadline(const GrammarLimits& limits) { return {limits.max_compile_time, 256, limits.clock}; }
+inline ThreadDeadline compile_deadline(const GrammarLimits& limits) {
+  return {limits.max_compile_time, 256, limits.clock};
+}
 
 }  // namespace warpweave::grammar

@@ -219,7 +219,8 @@ class SubsetConstruction {
         if (edge.set < 0) continue;
         if (!budget_->spend(1 + atoms_of_set_[edge.set].size())) return false;
         for (const int atom : atoms_of_set_[edge.set]) {
-          if (want == kAnything || words_[atom] == (want == kWantsWord ? kWord : kNoWord)) to[atom].push_back(edge.to * kWants);
+          if (want == kAnything || words_[atom] == (want == kWantsWord ? kWord : kNoWord))
+            to[atom].push_back(edge.to * kWants);
         }
       }
     }

@@ -81,7 +81,10 @@ StateId emit_regex(GrammarBuilder* b, StateId from, const Regex& regex) {
 
 Status strip_outer_anchors(Regex* regex) {
   strip(regex, true, true);
-  if (has_anchor(*regex)) return Status::unsupported("^ and $ are supported only at the two ends of the expression, which matches the whole text anyway, and word boundaries (\\b, \\B) only in patterns of JSON schemas and in stop_regex");
+  if (has_anchor(*regex))
+    return Status::unsupported(
+        "^ and $ are supported only at the two ends of the expression, which matches the whole text anyway, and word "
+        "boundaries (\\b, \\B) only in patterns of JSON schemas and in stop_regex");
   return {};
 }
 
@@ -99,7 +102,8 @@ Result<std::shared_ptr<const Grammar>> compile_regex(std::string_view pattern, c
   return builder.finish(root);
 }
 
-Result<std::shared_ptr<const Grammar>> compile_choice(const std::vector<std::string>& choices, const GrammarLimits& limits) {
+Result<std::shared_ptr<const Grammar>> compile_choice(const std::vector<std::string>& choices,
+                                                      const GrammarLimits& limits) {
   if (choices.empty()) return Status::invalid_argument("the list of choices is empty; give at least one");
   GrammarBuilder builder(limits);
   const RuleId root = builder.add_rule();

@@ -18,7 +18,8 @@ Status strip_outer_anchors(Regex* regex);
 // The expression matches the whole text.
 Result<std::shared_ptr<const Grammar>> compile_regex(std::string_view pattern, const GrammarLimits& limits);
 // One of the texts.
-Result<std::shared_ptr<const Grammar>> compile_choice(const std::vector<std::string>& choices, const GrammarLimits& limits);
+Result<std::shared_ptr<const Grammar>> compile_choice(const std::vector<std::string>& choices,
+                                                      const GrammarLimits& limits);
 
 // Two notations, told apart by "::=": GBNF (llama.cpp, XGrammar; the first rule or `root` starts) and
 // Lark (llguidance; `start` starts). Both: literals, classes, groups, * + ? {m,n} and /regex/.

@@ -77,7 +77,9 @@ class Parser {
     const bool looks_ahead = !out.look_aheads.empty();
     WW_ASSIGN_OR_RETURN(out.regex, parse());
     if (!looks_ahead) return out;
-    if (out.regex.kind == Regex::Kind::choice) return fail_at(1, "look-ahead before one of several alternatives is not supported; put the alternatives in a group");
+    if (out.regex.kind == Regex::Kind::choice)
+      return fail_at(1,
+                     "look-ahead before one of several alternatives is not supported; put the alternatives in a group");
     out.regex = behind_begin(std::move(out.regex));
     return out;
   }
@@ -174,7 +176,8 @@ class Parser {
 
   Result<Regex> parse_class(size_t begin) {
     const bool negated = take("^");
-    if (peek(']')) return fail_at(begin, "a class that begins with ']' means different things in different dialects; escape it");
+    if (peek(']'))
+      return fail_at(begin, "a class that begins with ']' means different things in different dialects; escape it");
     CharSet set;
     while (!take("]")) {
       if (at_ >= text_.size()) return fail_at(begin, "'[' without ']'");
@@ -263,7 +266,8 @@ class Parser {
     const auto number = [&](int* out) {
       const size_t first = at;
       int64_t value = 0;
-      while (at < text_.size() && text_[at] >= '0' && text_[at] <= '9' && at - first < 9) value = value * 10 + (text_[at++] - '0');
+      while (at < text_.size() && text_[at] >= '0' && text_[at] <= '9' && at - first < 9)
+        value = value * 10 + (text_[at++] - '0');
       *out = static_cast<int>(value);
       return at > first;
     };
@@ -332,7 +336,8 @@ Result<uint32_t> parse_char_escape(std::string_view text, size_t* at) {
       if (digit < 0) return fail_at(begin, "an escape with too few hexadecimal digits");
       value = value * 16 + digit;
     }
-    if (value > kMaxChar || (value >= 0xD800 && value <= 0xDFFF)) return fail_at(begin, "an escape that is no character");
+    if (value > kMaxChar || (value >= 0xD800 && value <= 0xDFFF))
+      return fail_at(begin, "an escape that is no character");
     return value;
   };
   const char c = text[*at];
@@ -356,7 +361,8 @@ Result<uint32_t> parse_char_escape(std::string_view text, size_t* at) {
     case 'u': {
       if (*at >= text.size() || text[*at] != '{') return hex(4);
       const size_t end = text.find('}', *at);
-      if (end == std::string_view::npos || end - *at < 2 || end - *at > 7) return fail_at(begin, "\\u{ without a number and }");
+      if (end == std::string_view::npos || end - *at < 2 || end - *at > 7)
+        return fail_at(begin, "\\u{ without a number and }");
       ++*at;
       WW_ASSIGN_OR_RETURN(const uint32_t value, hex(end - *at));
       ++*at;
@@ -367,12 +373,14 @@ Result<uint32_t> parse_char_escape(std::string_view text, size_t* at) {
 }
 
 Result<Regex> parse_regex(std::string_view pattern, const GrammarLimits& limits) {
-  if (pattern.size() > limits.max_source_bytes) return fail_at(0, "the expression is longer than " + std::to_string(limits.max_source_bytes) + " bytes");
+  if (pattern.size() > limits.max_source_bytes)
+    return fail_at(0, "the expression is longer than " + std::to_string(limits.max_source_bytes) + " bytes");
   return Parser(pattern, limits).parse();
 }
 
 Result<PatternSyntax> parse_pattern(std::string_view pattern, const GrammarLimits& limits) {
-  if (pattern.size() > limits.max_source_bytes) return fail_at(0, "the expression is longer than " + std::to_string(limits.max_source_bytes) + " bytes");
+  if (pattern.size() > limits.max_source_bytes)
+    return fail_at(0, "the expression is longer than " + std::to_string(limits.max_source_bytes) + " bytes");
   return Parser(pattern, limits).parse_pattern();
 }
 

@@ -1,6 +1,6 @@
 // Regular expressions as trees. The dialect is what ECMAScript, Python and Rust agree on; whatever
-// needs backtracking (back-references, look-around but for parse_pattern()'s) is refused by name. Word boundaries (\b) beside
-// letters that only some dialects count as words do not hold, nor does their opposite.
+// needs backtracking (back-references, look-around but for parse_pattern()'s) is refused by name. Word boundaries (\b)
+// beside letters that only some dialects count as words do not hold, nor does their opposite.
 #pragma once
 
 #include <string_view>

@@ -44,7 +44,9 @@ SchemaSet SchemaCompiler::item_set(const SchemaLeaf& leaf, const SchemaSet& orig
       set.push_back({schema});
       evaluated = evaluated || !document_.is_made(node);
     }
-    if (const Json* last = find(*node, "unevaluatedItems"); last != nullptr && is_origin(node, origin, "unevaluatedItems")) unevaluated = last;
+    if (const Json* last = find(*node, "unevaluatedItems");
+        last != nullptr && is_origin(node, origin, "unevaluatedItems"))
+      unevaluated = last;
   }
   if (unevaluated != nullptr && !evaluated) set.push_back({unevaluated});
   return set;
@@ -61,7 +63,8 @@ std::optional<std::vector<std::string>> SchemaCompiler::finite_values(const Sche
       continue;
     }
     for (const char* type : {"string", "integer", "number", "array", "object"}) {
-      if (std::all_of(leaf.begin(), leaf.end(), [&](const Json* n) { return SchemaDocument::has_type(*n, type); })) return std::nullopt;
+      if (std::all_of(leaf.begin(), leaf.end(), [&](const Json* n) { return SchemaDocument::has_type(*n, type); }))
+        return std::nullopt;
     }
     const auto has = [&](const char* type) {
       return std::all_of(leaf.begin(), leaf.end(), [&](const Json* n) { return SchemaDocument::has_type(*n, type); });
@@ -87,7 +90,8 @@ void SchemaCompiler::emit_array(StateId from, StateId end, const SchemaLeaf& lea
     if (contained == nullptr) continue;
     const int64_t least = whole_number(*node, "minContains", 1);
     if (find(*node, "maxContains") != nullptr || least > 1 || (contains != nullptr && least > 0)) {
-      return fail(Status::unsupported("maxContains, minContains above 1 and two contains for one array are not supported"));
+      return fail(
+          Status::unsupported("maxContains, minContains above 1 and two contains for one array are not supported"));
     }
     if (least == 1) contains = contained;
   }
@@ -119,7 +123,8 @@ void SchemaCompiler::emit_array(StateId from, StateId end, const SchemaLeaf& lea
   now.state[contains == nullptr] = open;
   now.made[contains == nullptr] = true;
   for (int64_t count = 0; builder_.within_limits(); ++count) {
-    if (count >= min && now.made[1]) builder_.add_empty(builder_.emit_text(count > 0 ? emit_spaces(now.state[1], inner) : now.state[1], "]"), end);
+    if (count >= min && now.made[1])
+      builder_.add_empty(builder_.emit_text(count > 0 ? emit_spaces(now.state[1], inner) : now.state[1], "]"), end);
     if (max >= 0 && count == max) return;
     const bool last = max < 0 && count == columns;  // loops
     const SchemaSet items = item_set(leaf, origin, static_cast<size_t>(count));

@@ -104,9 +104,11 @@ void SchemaCompiler::build_rule(RuleId rule, const SchemaSet& set, Mode mode) {
 }
 
 void SchemaCompiler::emit_leaf(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode) {
-  if (std::optional<std::vector<std::string>> texts = literals_of(leaf)) return emit_literals(from, end, std::move(*texts));
+  if (std::optional<std::vector<std::string>> texts = literals_of(leaf))
+    return emit_literals(from, end, std::move(*texts));
   const auto has = [&](const char* type) {
-    return std::all_of(leaf.begin(), leaf.end(), [&](const Json* node) { return SchemaDocument::has_type(*node, type); });
+    return std::all_of(leaf.begin(), leaf.end(),
+                       [&](const Json* node) { return SchemaDocument::has_type(*node, type); });
   };
   if (has("null")) builder_.add_empty(builder_.emit_text(from, "null"), end);
   if (has("boolean")) {
@@ -138,8 +140,10 @@ std::optional<std::vector<std::string>> SchemaCompiler::literals_of(const Schema
   if (values == nullptr) return std::nullopt;
   std::vector<std::string> texts;
   for (const Json& value : *values) {
-    if (!std::all_of(leaf.begin(), leaf.end(), [&](const Json* node) { return document_.valid(*node, value, false); })) continue;
-    texts.push_back(value.is_string() ? json_quote(value.get<std::string>()) : value.dump(-1, ' ', false, Json::error_handler_t::replace));
+    if (!std::all_of(leaf.begin(), leaf.end(), [&](const Json* node) { return document_.valid(*node, value, false); }))
+      continue;
+    texts.push_back(value.is_string() ? json_quote(value.get<std::string>())
+                                      : value.dump(-1, ' ', false, Json::error_handler_t::replace));
   }
   return texts;
 }
@@ -155,7 +159,8 @@ void SchemaCompiler::emit_literals(StateId from, StateId end, std::vector<std::s
     while (last != nullptr && shared < std::min(last->size(), text.size()) && (*last)[shared] == text[shared]) ++shared;
     path.resize(shared);
     while (path.size() < text.size()) {
-      path.push_back(builder_.emit_text(path.empty() ? from : path.back(), std::string_view(text).substr(path.size(), 1)));
+      path.push_back(
+          builder_.emit_text(path.empty() ? from : path.back(), std::string_view(text).substr(path.size(), 1)));
     }
     builder_.add_empty(path.back(), end);
     last = &text;
@@ -175,7 +180,8 @@ void SchemaCompiler::emit_number_leaf(StateId from, StateId end, const SchemaLea
     if (next.high && (!bounds.high || tighter(*next.high, *bounds.high, -1))) bounds.high = next.high;
     if (!next.multiple_of) continue;
     if (bounds.multiple_of && compare(*bounds.multiple_of, *next.multiple_of) != 0) {
-      return fail(Status::unsupported("multipleOf: two different divisors for one number are not supported; give their least common multiple"));
+      return fail(Status::unsupported(
+          "multipleOf: two different divisors for one number are not supported; give their least common multiple"));
     }
     bounds.multiple_of = next.multiple_of;
   }
@@ -217,7 +223,8 @@ std::optional<SchemaCompiler::StringFacts> SchemaCompiler::string_facts(const Sc
       if (*dfa != nullptr) both(keyword[0] == '\x01' ? (*dfa)->complement() : **dfa);
     }
     if (const Json* texts = find(*node, kNotStrings)) {
-      const Result<CharDfa> dfa = CharDfa::literals(texts->get<std::vector<std::string>>(), builder_.limits(), document_.dfa_work());
+      const Result<CharDfa> dfa =
+          CharDfa::literals(texts->get<std::vector<std::string>>(), builder_.limits(), document_.dfa_work());
       if (!dfa.ok()) {
         fail(dfa.status());
         return std::nullopt;
@@ -237,12 +244,14 @@ std::optional<CharDfa> SchemaCompiler::whole_dfa(const StringFacts& facts) {
   if ((facts.min == 0 && facts.max < 0) || dfa.within_lengths(facts.min, facts.max)) return dfa;
   const int64_t bound = std::max(facts.min, facts.max);
   if (bound > static_cast<int64_t>(builder_.limits().max_dfa_states)) {
-    fail(Status::invalid_argument("minLength or maxLength of " + std::to_string(bound) + " along with pattern or format is too large; use at most " +
+    fail(Status::invalid_argument("minLength or maxLength of " + std::to_string(bound) +
+                                  " along with pattern or format is too large; use at most " +
                                   std::to_string(builder_.limits().max_dfa_states)));
     return std::nullopt;
   }
   if (facts.max >= 0 && facts.min > facts.max) return std::nullopt;
-  Result<CharDfa> both = dfa.intersect(CharDfa::length_between(facts.min, facts.max), builder_.limits(), document_.dfa_work());
+  Result<CharDfa> both =
+      dfa.intersect(CharDfa::length_between(facts.min, facts.max), builder_.limits(), document_.dfa_work());
   if (both.ok()) return std::move(*both);
   fail(both.status());
   return std::nullopt;
@@ -305,7 +314,9 @@ StateId SchemaCompiler::emit_comma(StateId from, Mode mode) {
 
 bool SchemaCompiler::is_origin(const Json* node, const SchemaSet& origin, const char* keyword) {
   if (origin.size() == 1 && origin[0].node == node) return true;
-  fail(Status::unsupported(std::string(keyword) + " inside allOf, anyOf, oneOf, if or behind a $ref with siblings is not supported; put it beside them"));
+  fail(Status::unsupported(
+      std::string(keyword) +
+      " inside allOf, anyOf, oneOf, if or behind a $ref with siblings is not supported; put it beside them"));
   return false;
 }
 
@@ -316,7 +327,8 @@ Result<Json> parse_schema_text(std::string_view text, const GrammarLimits& limit
   Result<Json> value = parse_json(text, {.max_depth = static_cast<size_t>(limits.max_nesting)});
   if (value.ok()) return value;
   if (value.status().code() == StatusCode::resource_exhausted) {
-    return Status::invalid_argument("the schema is too large or nested deeper than " + std::to_string(limits.max_nesting) + " levels; use $ref");
+    return Status::invalid_argument("the schema is too large or nested deeper than " +
+                                    std::to_string(limits.max_nesting) + " levels; use $ref");
   }
   return Status::invalid_argument("the schema is no JSON");
 }
@@ -329,16 +341,18 @@ namespace {
 
 constexpr size_t kFewAlternatives = 4;
 
-Result<std::shared_ptr<const Grammar>> compile_within(const Json& schema, const JsonStyle& style, GrammarBuilder& builder) {
+Result<std::shared_ptr<const Grammar>> compile_within(const Json& schema, const JsonStyle& style,
+                                                      GrammarBuilder& builder) {
   WW_ASSIGN_OR_RETURN(const RuleId root, add_json_schema(schema, style, &builder));
   return builder.finish(root);
 }
 
 }  // namespace
 
-Result<std::shared_ptr<const Grammar>> compile_json_schema(const Json& schema, const JsonStyle& style, const GrammarLimits& limits) {
-  // Many ways around what must not hold, as long as that is cheap; else few. What is cheap is counted: by time, a slow machine
-  // would allow fewer texts than a fast one. Time only ends a compilation.
+Result<std::shared_ptr<const Grammar>> compile_json_schema(const Json& schema, const JsonStyle& style,
+                                                           const GrammarLimits& limits) {
+  // Many ways around what must not hold, as long as that is cheap; else few. What is cheap is counted: by time, a slow
+  // machine would allow fewer texts than a fast one. Time only ends a compilation.
   GrammarLimits cheap = limits;
   cheap.max_states /= 4;
   cheap.max_schema_work /= 8;

@@ -69,7 +69,8 @@ class SchemaCompiler {
   };
   SchemaSet undeclared_set(const SchemaLeaf& leaf, const SchemaSet& origin, const std::vector<std::string>& matched);
   Result<std::vector<NamesAndPatterns>> split_names(const SchemaLeaf& leaf, const std::vector<std::string>& declared);
-  std::vector<NameClass> name_classes(const SchemaLeaf& leaf, const SchemaSet& origin, const std::vector<std::string>& declared);
+  std::vector<NameClass> name_classes(const SchemaLeaf& leaf, const SchemaSet& origin,
+                                      const std::vector<std::string>& declared);
   std::optional<CharDfa> names_dfa(const SchemaLeaf& leaf);
   bool name_allowed(const SchemaLeaf& leaf, const std::string& name);
   void emit_pair(StateId key_end, const SchemaSet& values, StateId to, Mode mode);

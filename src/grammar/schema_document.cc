@@ -28,7 +28,8 @@ constexpr Keyword kKeywords[] = {
 constexpr std::string_view kRefused[] = {"extends", "disallow", "divisibleBy"};
 
 const Keyword* find_keyword(std::string_view name) {
-  const auto at = std::find_if(std::begin(kKeywords), std::end(kKeywords), [&](const Keyword& k) { return k.name == name; });
+  const auto at =
+      std::find_if(std::begin(kKeywords), std::end(kKeywords), [&](const Keyword& k) { return k.name == name; });
   return at == std::end(kKeywords) ? nullptr : at;
 }
 
@@ -106,7 +107,8 @@ void SchemaDocument::index(const Json& node, const Json* resource, int depth) {
 }
 
 bool SchemaDocument::is_reference(const Json& node) const {
-  return find(node, "$ref") != nullptr || find(node, "$dynamicRef") != nullptr || find(node, "$recursiveRef") != nullptr;
+  return find(node, "$ref") != nullptr || find(node, "$dynamicRef") != nullptr ||
+         find(node, "$recursiveRef") != nullptr;
 }
 
 Result<const Json*> SchemaDocument::resolve(const Json& node) {
@@ -141,7 +143,9 @@ Result<const Json*> SchemaDocument::resolve(const Json& node) {
     }
   }
   if (from == nullptr) {
-    return Status::invalid_argument("$ref \"" + text.substr(0, 200) + "\" names nothing in this schema; only parts of the schema itself can be referred to, so put what it names under $defs");
+    return Status::invalid_argument("$ref \"" + text.substr(0, 200) +
+                                    "\" names nothing in this schema; only parts of the schema itself can be referred "
+                                    "to, so put what it names under $defs");
   }
   return from;
 }
@@ -157,17 +161,20 @@ Status SchemaDocument::check() { return check_node(root_, "", 0); }
 Status SchemaDocument::check_node(const Json& node, const std::string& path, int depth) {
   const auto at = [&](const std::string& key) { return path.empty() ? key : path + "." + key; };
   if (depth > limits_.max_nesting) {
-    return Status::invalid_argument("the schema is nested deeper than " + std::to_string(limits_.max_nesting) + " levels; use $ref");
+    return Status::invalid_argument("the schema is nested deeper than " + std::to_string(limits_.max_nesting) +
+                                    " levels; use $ref");
   }
   if (node.is_boolean()) return {};
-  if (!node.is_object()) return Status::invalid_argument((path.empty() ? "the schema" : path) + " must be an object or a boolean");
+  if (!node.is_object())
+    return Status::invalid_argument((path.empty() ? "the schema" : path) + " must be an object or a boolean");
   for (const auto& [key, value] : node.items()) {
     if (std::find(std::begin(kRefused), std::end(kRefused), key) != std::end(kRefused)) {
       return Status::unsupported(at(key) + " (draft 3) is not supported; use the keywords of draft 2020-12");
     }
     const Keyword* keyword = find_keyword(key);
     if (keyword == nullptr) continue;
-    if (!has_json_type(value, keyword->types)) return Status::invalid_argument(at(key) + " has a value of the wrong type");
+    if (!has_json_type(value, keyword->types))
+      return Status::invalid_argument(at(key) + " has a value of the wrong type");
     if (value.is_number() && key != "minimum" && key != "maximum" && key != "exclusiveMinimum" &&
         key != "exclusiveMaximum" && key != "multipleOf" && key != "const" &&
         (value.get<double>() < 0 || decimal_of_json(value).fraction.size() > 0 || value.get<double>() > 1e18)) {
@@ -182,16 +189,21 @@ Status SchemaDocument::check_node(const Json& node, const std::string& path, int
       WW_RETURN_IF_ERROR(check_node(value, at(key), depth + 1));
     }
     if (keyword->types.find('L') != std::string_view::npos && value.is_array()) {
-      for (size_t i = 0; i < value.size(); ++i) WW_RETURN_IF_ERROR(check_node(value[i], at(key) + "[" + std::to_string(i) + "]", depth + 1));
+      for (size_t i = 0; i < value.size(); ++i)
+        WW_RETURN_IF_ERROR(check_node(value[i], at(key) + "[" + std::to_string(i) + "]", depth + 1));
     }
     if (keyword->types == "M" && key[0] != '$' && key != "definitions") {
-      for (const auto& [name, child] : value.items()) WW_RETURN_IF_ERROR(check_node(child, at(key) + "." + name, depth + 1));
+      for (const auto& [name, child] : value.items())
+        WW_RETURN_IF_ERROR(check_node(child, at(key) + "." + name, depth + 1));
     }
     if (key == "type") {
-      static constexpr std::string_view kTypes[] = {"null", "boolean", "integer", "number", "string", "array", "object"};
+      static constexpr std::string_view kTypes[] = {"null",   "boolean", "integer", "number",
+                                                    "string", "array",   "object"};
       for (const Json& type : value.is_array() ? value : Json::array({value})) {
-        if (!type.is_string() || std::find(std::begin(kTypes), std::end(kTypes), type.get<std::string>()) == std::end(kTypes)) {
-          return Status::invalid_argument(at(key) + " must be null, boolean, integer, number, string, array, object or a list of these");
+        if (!type.is_string() ||
+            std::find(std::begin(kTypes), std::end(kTypes), type.get<std::string>()) == std::end(kTypes)) {
+          return Status::invalid_argument(
+              at(key) + " must be null, boolean, integer, number, string, array, object or a list of these");
         }
       }
     }
@@ -227,7 +239,9 @@ bool SchemaDocument::has_type(const Json& node, std::string_view type) {
 
 Result<const CharDfa*> SchemaDocument::pattern(const std::string& text) {
   if (const auto at = patterns_.find(text); at != patterns_.end()) return &at->second;
-  const auto context = [&](const Status& status) { return status.with_context("pattern \"" + text.substr(0, 200) + "\""); };
+  const auto context = [&](const Status& status) {
+    return status.with_context("pattern \"" + text.substr(0, 200) + "\"");
+  };
   const Result<PatternSyntax> syntax = parse_pattern(text, limits_);
   if (!syntax.ok()) return context(syntax.status());
   Result<CharDfa> dfa = CharDfa::from_regex(syntax->regex, true, limits_, &dfa_work_);
@@ -263,7 +277,8 @@ NumberBounds number_bounds(const Json& node) {
 }
 
 size_t count_characters(std::string_view utf8) {
-  return static_cast<size_t>(std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
+  return static_cast<size_t>(
+      std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<uint8_t>(c) & 0xC0) != 0x80; }));
 }
 
 }  // namespace warpweave::grammar

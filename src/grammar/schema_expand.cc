@@ -38,7 +38,8 @@ Result<std::vector<SchemaLeaf>> SchemaExpander::expand(const SchemaSet& set) {
 }
 
 void SchemaExpander::fail_to_combine() {
-  status_ = Status::invalid_argument("the schema's anyOf, oneOf, not and if nest too deep or take too long to combine; make it simpler");
+  status_ = Status::invalid_argument(
+      "the schema's anyOf, oneOf, not and if nest too deep or take too long to combine; make it simpler");
 }
 
 bool SchemaExpander::spend(size_t steps) {
@@ -128,7 +129,9 @@ bool SchemaExpander::take_now(const SchemaRef& ref, Branch* branch, int depth) {
     branch->todo.push_back(ref);
     return true;
   }
-  const auto seen = [&](const SchemaRef& other) { return std::find(branch->seen.begin(), branch->seen.end(), other) != branch->seen.end(); };
+  const auto seen = [&](const SchemaRef& other) {
+    return std::find(branch->seen.begin(), branch->seen.end(), other) != branch->seen.end();
+  };
   if (seen(ref)) return true;
   if (seen({ref.node, !ref.negated})) return false;
   branch->seen.push_back(ref);
@@ -186,7 +189,8 @@ SchemaExpander::Options SchemaExpander::one_of(const Json& list) {
 bool SchemaExpander::contradicts(const SchemaLeaf& leaf) const {
   bool any_type = false, only_object = true;
   for (const char* type : kTypes) {
-    const bool possible = std::all_of(leaf.begin(), leaf.end(), [&](const Json* n) { return SchemaDocument::has_type(*n, type); });
+    const bool possible =
+        std::all_of(leaf.begin(), leaf.end(), [&](const Json* n) { return SchemaDocument::has_type(*n, type); });
     any_type = any_type || possible;
     if (possible && std::string_view(type) != "object") only_object = false;
   }
@@ -198,7 +202,8 @@ bool SchemaExpander::contradicts(const SchemaLeaf& leaf) const {
     for (const Json& name : *required) {
       for (const Json* other : leaf) {
         const Json* properties = find(*other, "properties");
-        const Json* property = properties != nullptr ? find(*properties, name.get_ref<const std::string&>().c_str()) : nullptr;
+        const Json* property =
+            properties != nullptr ? find(*properties, name.get_ref<const std::string&>().c_str()) : nullptr;
         if (property != nullptr && property->is_boolean() && !property->get<bool>()) return true;
       }
     }
@@ -227,7 +232,8 @@ SchemaLeaf SchemaExpander::plain_nodes(const Json& node) {
 bool SchemaExpander::disjoint(const SchemaRef& a_ref, const SchemaRef& b_ref, int depth) {
   if (depth > 6 || !spend(kStepsPerNode)) return false;
   if (a_ref.node->is_boolean() || b_ref.node->is_boolean()) {
-    return (a_ref.node->is_boolean() && !a_ref.node->get<bool>()) || (b_ref.node->is_boolean() && !b_ref.node->get<bool>());
+    return (a_ref.node->is_boolean() && !a_ref.node->get<bool>()) ||
+           (b_ref.node->is_boolean() && !b_ref.node->get<bool>());
   }
   const SchemaLeaf a = plain_nodes(*a_ref.node), b = plain_nodes(*b_ref.node);
   if (!spend(kStepsPerNode * (a.size() + b.size()))) return false;
@@ -251,7 +257,9 @@ bool SchemaExpander::disjoint(const SchemaRef& a_ref, const SchemaRef& b_ref, in
     for (const Json* node : nodes) {
       for (const char* keyword : {"anyOf", "oneOf"}) {
         const Json* parts = find(*node, keyword);
-        if (parts != nullptr && std::all_of(parts->begin(), parts->end(), [&](const Json& part) { return disjoint({&part}, other, depth + 1); })) return true;
+        if (parts != nullptr && std::all_of(parts->begin(), parts->end(),
+                                            [&](const Json& part) { return disjoint({&part}, other, depth + 1); }))
+          return true;
       }
     }
     return false;
@@ -276,7 +284,8 @@ bool SchemaExpander::disjoint_objects(const SchemaLeaf& a, const SchemaLeaf& b, 
     return std::any_of(leaf.begin(), leaf.end(), [&](const Json* node) {
       if (const Json* known = property(*node, name)) return known->is_boolean() && !known->get<bool>();
       const Json* additional = find(*node, "additionalProperties");
-      return additional != nullptr && additional->is_boolean() && !additional->get<bool>() && find(*node, "patternProperties") == nullptr;
+      return additional != nullptr && additional->is_boolean() && !additional->get<bool>() &&
+             find(*node, "patternProperties") == nullptr;
     });
   };
   const auto by_names_of = [&](const SchemaLeaf& x, const SchemaLeaf& y) {

@@ -11,7 +11,8 @@ namespace {
 #define WW_LABEL_30 "[A-Za-z0-9](?:[A-Za-z0-9-]{0,28}[A-Za-z0-9])?"
 #define WW_LABEL_61 "[A-Za-z0-9](?:[A-Za-z0-9-]{0,59}[A-Za-z0-9])?"
 #define WW_LABEL_63 "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-// Mailbox in RFC 5321, which bounds no label; of its address literals those of IPv4, of its local parts the dotted ones.
+// Mailbox in RFC 5321, which bounds no label; of its address literals those of IPv4, of its local parts the dotted
+// ones.
 #define WW_MAIL_WORD "[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 #define WW_MAIL_LABEL "[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 #define WW_EMAIL \
@@ -74,9 +75,12 @@ constexpr Format kFormats[] = {
 };
 
 // A host name has at most 253 characters, its labels at most 63. An automaton that counted both would have thousands of
-// states; so labels are counted: 8 of at most 30 characters, where one of at most 61 counts for two, or 4 of any length.
+// states; so labels are counted: 8 of at most 30 characters, where one of at most 61 counts for two, or 4 of any
+// length.
 std::string host_tail(int labels) {
-  const auto followed = [](const char* label, std::string tail) { return tail.empty() ? std::string(label) : label + ("(?:\\." + tail) + ")?"; };
+  const auto followed = [](const char* label, std::string tail) {
+    return tail.empty() ? std::string(label) : label + ("(?:\\." + tail) + ")?";
+  };
   if (labels <= 0) return "";
   std::string tail = followed(WW_LABEL_30, host_tail(labels - 1));
   if (labels >= 2) tail = "(?:" + tail + "|" + followed(WW_LABEL_61, host_tail(labels - 2)) + ")";
@@ -107,9 +111,11 @@ Result<const CharDfa*> automaton_of(const Format& format) {
 }  // namespace
 
 Result<const CharDfa*> SchemaDocument::format(const std::string& name) {
-  const auto known = std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return f.name == name; });
+  const auto known =
+      std::find_if(std::begin(kFormats), std::end(kFormats), [&](const Format& f) { return f.name == name; });
   if (known == std::end(kFormats)) {
-    return Status::unsupported("format \"" + name.substr(0, 100) + "\" is not known here; use pattern, or leave it out");
+    return Status::unsupported("format \"" + name.substr(0, 100) +
+                               "\" is not known here; use pattern, or leave it out");
   }
   if (known->pattern.empty()) return static_cast<const CharDfa*>(nullptr);
   return automaton_of(*known);

@@ -98,7 +98,8 @@ void SchemaExpander::negate_object(const Json& node, Options* out) {
   if (const Json* properties = find(node, "properties")) {
     for (const auto& [name, schema] : properties->items()) {
       if (schema.is_boolean() && schema.get<bool>()) continue;
-      out->push_back(made({{"type", "object"}, {"required", Json::array({name})}, {"properties", {{name, {{"not", schema}}}}}}));
+      out->push_back(
+          made({{"type", "object"}, {"required", Json::array({name})}, {"properties", {{name, {{"not", schema}}}}}}));
     }
   }
   for (const char* keyword : {"dependentRequired", "dependencies"}) {
@@ -107,7 +108,9 @@ void SchemaExpander::negate_object(const Json& node, Options* out) {
     for (const auto& [name, names] : dependencies->items()) {
       if (!names.is_array()) continue;
       for (const Json& missing : names) {
-        out->push_back(made({{"type", "object"}, {"required", Json::array({name})}, {"properties", {{missing.get<std::string>(), false}}}}));
+        out->push_back(made({{"type", "object"},
+                             {"required", Json::array({name})},
+                             {"properties", {{missing.get<std::string>(), false}}}}));
       }
     }
   }
@@ -120,12 +123,15 @@ void SchemaExpander::negate_bounds(const Json& node, Options* out) {
   for (const Counted& c : {Counted{"minLength", "maxLength", "string"}, Counted{"minItems", "maxItems", "array"},
                            Counted{"minProperties", "maxProperties", "object"}}) {
     const Json *least = find(node, c.least), *most = find(node, c.most);
-    if (least != nullptr && least->get<int64_t>() > 0) out->push_back(made({{"type", c.type}, {c.most, least->get<int64_t>() - 1}}));
+    if (least != nullptr && least->get<int64_t>() > 0)
+      out->push_back(made({{"type", c.type}, {c.most, least->get<int64_t>() - 1}}));
     if (most != nullptr) out->push_back(made({{"type", c.type}, {c.least, most->get<int64_t>() + 1}}));
   }
   if (const Json* text = find(node, "pattern")) out->push_back(made({{"type", "string"}, {kNotPattern, *text}}));
-  if (const Json* value = find(node, "minimum")) out->push_back(made({{"type", "number"}, {"exclusiveMaximum", *value}}));
-  if (const Json* value = find(node, "maximum")) out->push_back(made({{"type", "number"}, {"exclusiveMinimum", *value}}));
+  if (const Json* value = find(node, "minimum"))
+    out->push_back(made({{"type", "number"}, {"exclusiveMaximum", *value}}));
+  if (const Json* value = find(node, "maximum"))
+    out->push_back(made({{"type", "number"}, {"exclusiveMinimum", *value}}));
   if (const Json* value = find(node, "exclusiveMinimum"); value != nullptr && value->is_number()) {
     out->push_back(made({{"type", "number"}, {"maximum", *value}}));
   }

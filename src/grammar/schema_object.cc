@@ -44,8 +44,8 @@ std::vector<std::string> SchemaCompiler::declared_names(const SchemaLeaf& leaf) 
   return names;
 }
 
-// What must hold for a member: of each part of the leaf what `own` finds for it, which is pushed and said to be known, or else
-// additionalProperties; and unevaluatedProperties where nothing that counts knew it.
+// What must hold for a member: of each part of the leaf what `own` finds for it, which is pushed and said to be known,
+// or else additionalProperties; and unevaluatedProperties where nothing that counts knew it.
 template <typename Own>
 SchemaSet SchemaCompiler::member_schemas(const SchemaLeaf& leaf, const SchemaSet& origin, Own&& own) {
   document_.work()->spend(kStepsPerNode * leaf.size());
@@ -59,7 +59,9 @@ SchemaSet SchemaCompiler::member_schemas(const SchemaLeaf& leaf, const SchemaSet
       known = true;
     }
     evaluated = evaluated || (known && !document_.is_made(node));
-    if (const Json* last = find(*node, "unevaluatedProperties"); last != nullptr && is_origin(node, origin, "unevaluatedProperties")) unevaluated = last;
+    if (const Json* last = find(*node, "unevaluatedProperties");
+        last != nullptr && is_origin(node, origin, "unevaluatedProperties"))
+      unevaluated = last;
   }
   if (unevaluated != nullptr && !evaluated) set.push_back({unevaluated});
   return set;
@@ -115,7 +117,8 @@ std::optional<CharDfa> SchemaCompiler::names_dfa(const SchemaLeaf& leaf) {
     if (const std::optional<std::vector<std::string>> literals = literals_of(alternative)) {
       std::vector<std::string> texts;
       for (const std::string& text : *literals) {
-        if (const Result<Json> value = parse_json(text); value.ok() && value->is_string()) texts.push_back(value->get<std::string>());
+        if (const Result<Json> value = parse_json(text); value.ok() && value->is_string())
+          texts.push_back(value->get<std::string>());
       }
       Result<CharDfa> dfa = CharDfa::literals(texts, builder_.limits(), document_.dfa_work());
       if (!dfa.ok()) {
@@ -123,7 +126,8 @@ std::optional<CharDfa> SchemaCompiler::names_dfa(const SchemaLeaf& leaf) {
         return none;
       }
       allowed = std::move(*dfa);
-    } else if (std::all_of(alternative.begin(), alternative.end(), [](const Json* n) { return SchemaDocument::has_type(*n, "string"); })) {
+    } else if (std::all_of(alternative.begin(), alternative.end(),
+                           [](const Json* n) { return SchemaDocument::has_type(*n, "string"); })) {
       const std::optional<StringFacts> facts = string_facts(alternative);
       const std::optional<CharDfa> dfa = facts ? whole_dfa(*facts) : std::nullopt;
       if (dfa) allowed = *dfa;
@@ -139,7 +143,8 @@ std::optional<CharDfa> SchemaCompiler::names_dfa(const SchemaLeaf& leaf) {
 }
 
 // What must hold for a member that is not declared and whose name matches `matched` of the patterns, and no other.
-SchemaSet SchemaCompiler::undeclared_set(const SchemaLeaf& leaf, const SchemaSet& origin, const std::vector<std::string>& matched) {
+SchemaSet SchemaCompiler::undeclared_set(const SchemaLeaf& leaf, const SchemaSet& origin,
+                                         const std::vector<std::string>& matched) {
   return member_schemas(leaf, origin, [&](const Json& node, SchemaSet* set) {
     bool known = false;
     const Json* patterns = find(node, "patternProperties");
@@ -154,7 +159,8 @@ SchemaSet SchemaCompiler::undeclared_set(const SchemaLeaf& leaf, const SchemaSet
 }
 
 // The names that are not declared, by which patterns they match: all of them, split by one pattern after another.
-Result<std::vector<SchemaCompiler::NamesAndPatterns>> SchemaCompiler::split_names(const SchemaLeaf& leaf, const std::vector<std::string>& declared) {
+Result<std::vector<SchemaCompiler::NamesAndPatterns>> SchemaCompiler::split_names(
+    const SchemaLeaf& leaf, const std::vector<std::string>& declared) {
   CharDfa undeclared = CharDfa::any_text();
   if (!declared.empty()) {
     WW_ASSIGN_OR_RETURN(const CharDfa names, CharDfa::literals(declared, builder_.limits(), document_.dfa_work()));
@@ -178,8 +184,8 @@ Result<std::vector<SchemaCompiler::NamesAndPatterns>> SchemaCompiler::split_name
       next.back().patterns.push_back(text);
     }
     if (next.size() > kMaxNameClasses) {
-      return Status::unsupported("patternProperties whose patterns overlap in more than " + std::to_string(kMaxNameClasses) +
-                                 " ways in one object are not supported");
+      return Status::unsupported("patternProperties whose patterns overlap in more than " +
+                                 std::to_string(kMaxNameClasses) + " ways in one object are not supported");
     }
     parts = std::move(next);
   }
@@ -194,8 +200,9 @@ std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(const Schema
     fail(parts.status().with_context("the names of members"));
     return {};
   }
-  const bool any_name = declared.empty() && patterns_of(leaf).empty() &&
-                        std::none_of(leaf.begin(), leaf.end(), [](const Json* node) { return find(*node, "propertyNames") != nullptr; });
+  const bool any_name =
+      declared.empty() && patterns_of(leaf).empty() &&
+      std::none_of(leaf.begin(), leaf.end(), [](const Json* node) { return find(*node, "propertyNames") != nullptr; });
   std::vector<NameClass> classes;
   for (NamesAndPatterns& part : *parts) {
     NameClass next{.names = std::nullopt, .values = undeclared_set(leaf, origin, part.patterns)};
@@ -212,7 +219,8 @@ void SchemaCompiler::emit_pair(StateId key_end, const SchemaSet& values, StateId
   emit_inner(colon, values, to, mode);
 }
 
-void SchemaCompiler::emit_object(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode) {
+void SchemaCompiler::emit_object(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin,
+                                 Mode mode) {
   int64_t min = 0, max = -1;
   std::set<std::string> required;
   for (const Json* node : leaf) {
@@ -283,7 +291,9 @@ void SchemaCompiler::emit_object(StateId from, StateId end, const SchemaLeaf& le
     for (const NameClass& names : classes) {
       const StateId own = builder_.add_state();
       builder_.add_empty(key, own);
-      emit_pair(names.names ? strings_.emit_dfa(own, *names.names, mode.one_spelling) : strings_.emit_any(own, mode.one_spelling), names.values, to, mode);
+      emit_pair(names.names ? strings_.emit_dfa(own, *names.names, mode.one_spelling)
+                            : strings_.emit_any(own, mode.one_spelling),
+                names.values, to, mode);
     }
   };
   const auto loop_state = [&](int64_t column) {
@@ -295,7 +305,8 @@ void SchemaCompiler::emit_object(StateId from, StateId end, const SchemaLeaf& le
   };
   for (int64_t column = 0; column <= columns && !classes.empty() && builder_.within_limits(); ++column) {
     const bool full = max >= 0 && column >= max;
-    if (reached[column] && !full) emit_others(column == 0 ? at[0] : emit_comma(at[column], mode), loop_state(next_column(column)));
+    if (reached[column] && !full)
+      emit_others(column == 0 ? at[0] : emit_comma(at[column], mode), loop_state(next_column(column)));
     if (!loops[column]) continue;
     close(looping[column], column);
     if (full) continue;

@@ -49,7 +49,9 @@ bool same_value(const Json& a, const Json& b) {
   return a.is_string() == b.is_string() && key_of(a) == key_of(b);
 }
 
-int64_t whole(const Json* value, int64_t otherwise) { return value == nullptr ? otherwise : static_cast<int64_t>(value->get<double>()); }
+int64_t whole(const Json* value, int64_t otherwise) {
+  return value == nullptr ? otherwise : static_cast<int64_t>(value->get<double>());
+}
 
 }  // namespace
 
@@ -102,7 +104,9 @@ bool SchemaDocument::valid_array(const Json& node, const Json& value, bool unkno
     if (item != nullptr && !valid(*item, value[i], unknown, depth + 1)) return false;
     if (contains != nullptr && valid(*contains, value[i], unknown, depth + 1)) ++contained;
   }
-  if (contains != nullptr && (contained < whole(find(node, "minContains"), 1) || contained > whole(find(node, "maxContains"), INT64_MAX))) return false;
+  if (contains != nullptr &&
+      (contained < whole(find(node, "minContains"), 1) || contained > whole(find(node, "maxContains"), INT64_MAX)))
+    return false;
   if (const Json* unique = find(node, "uniqueItems"); unique != nullptr && unique->get<bool>()) {
     std::unordered_set<std::string> keys;
     for (const Json& item : value) {
@@ -114,7 +118,8 @@ bool SchemaDocument::valid_array(const Json& node, const Json& value, bool unkno
 
 bool SchemaDocument::valid_object(const Json& node, const Json& value, bool unknown, int depth) {
   const auto size = static_cast<int64_t>(value.size());
-  if (size < whole(find(node, "minProperties"), 0) || size > whole(find(node, "maxProperties"), INT64_MAX)) return false;
+  if (size < whole(find(node, "minProperties"), 0) || size > whole(find(node, "maxProperties"), INT64_MAX))
+    return false;
   if (const Json* required = find(node, "required")) {
     for (const Json& name : *required) {
       if (!value.contains(name.get<std::string>())) return false;
@@ -149,7 +154,8 @@ bool SchemaDocument::valid_object(const Json& node, const Json& value, bool unkn
       if (!value.contains(name)) continue;
       if (!what.is_array()) {
         if (!valid(what, value, unknown, depth + 1)) return false;
-      } else if (!std::all_of(what.begin(), what.end(), [&](const Json& n) { return n.is_string() && value.contains(n.get<std::string>()); })) {
+      } else if (!std::all_of(what.begin(), what.end(),
+                              [&](const Json& n) { return n.is_string() && value.contains(n.get<std::string>()); })) {
         return false;
       }
     }

@@ -130,7 +130,8 @@ class TagCompiler {
       }
       WW_RETURN_IF_ERROR(check_members(structure, "structures", {"begin", "schema", "end"}));
       const Json content{{"type", "json_schema"}, {"json_schema", structure["schema"]}};
-      format["tags"].push_back({{"begin", structure.value("begin", Json())}, {"content", content}, {"end", structure.value("end", Json())}});
+      format["tags"].push_back(
+          {{"begin", structure.value("begin", Json())}, {"content", content}, {"end", structure.value("end", Json())}});
     }
     kept_.push_back(std::move(format));
     return emit(kept_.back(), from);
@@ -139,13 +140,15 @@ class TagCompiler {
  private:
   static Result<std::string> text_of(const Json& node, const char* key) {
     const auto at = node.is_object() ? node.find(key) : node.end();
-    if (!node.is_object() || at == node.end() || !at->is_string()) return Status::invalid_argument(std::string(key) + " must be a string");
+    if (!node.is_object() || at == node.end() || !at->is_string())
+      return Status::invalid_argument(std::string(key) + " must be a string");
     return at->get<std::string>();
   }
   static Result<const Json*> list_of(const Json& node, const char* key) {
     const auto at = node.find(key);
     if (at == node.end() || !at->is_array() || at->empty() || at->size() > kMaxTags) {
-      return Status::invalid_argument(std::string(key) + " must be a list of 1 to " + std::to_string(kMaxTags) + " items");
+      return Status::invalid_argument(std::string(key) + " must be a list of 1 to " + std::to_string(kMaxTags) +
+                                      " items");
     }
     return &*at;
   }
@@ -166,7 +169,8 @@ class TagCompiler {
       return b_.emit_text(from, value);
     }
     if (type == "json_schema") {
-      if (!format.contains("json_schema")) return Status::invalid_argument("json_schema is missing in the format json_schema");
+      if (!format.contains("json_schema"))
+        return Status::invalid_argument("json_schema is missing in the format json_schema");
       WW_ASSIGN_OR_RETURN(const RuleId rule, add_json_schema(format["json_schema"], style_, &b_));
       return b_.emit_call(from, rule);
     }
@@ -190,7 +194,9 @@ class TagCompiler {
     }
     if (type == "triggered_tags") return emit_triggered(format, from);
     if (type == "tags_with_separator") return emit_separated(format, from);
-    return Status::unsupported("format type \"" + type.substr(0, 60) + "\" is not supported; use const_string, json_schema, regex, grammar, any_text, sequence, or, tag, triggered_tags or tags_with_separator");
+    return Status::unsupported("format type \"" + type.substr(0, 60) +
+                               "\" is not supported; use const_string, json_schema, regex, grammar, any_text, "
+                               "sequence, or, tag, triggered_tags or tags_with_separator");
   }
 
   Result<StateId> emit_sequence(const Json& elements, StateId from) {
@@ -233,7 +239,8 @@ class TagCompiler {
     std::vector<std::string> triggers;
     std::vector<StateId> marked;
     for (const Json& trigger : *trigger_list) {
-      if (!trigger.is_string() || trigger.get<std::string>().empty()) return Status::invalid_argument("triggers must be strings that are not empty");
+      if (!trigger.is_string() || trigger.get<std::string>().empty())
+        return Status::invalid_argument("triggers must be strings that are not empty");
       triggers.push_back(trigger.get<std::string>());
       marked.push_back(b_.add_state());
     }
@@ -248,10 +255,13 @@ class TagCompiler {
         triggered = true;
         const StateId own = b_.add_state();
         b_.add_empty(marked[t], own);
-        WW_ASSIGN_OR_RETURN(const StateId to, emit_tag(tag, b_.emit_text(own, std::string_view(begin).substr(triggers[t].size()))));
+        WW_ASSIGN_OR_RETURN(const StateId to,
+                            emit_tag(tag, b_.emit_text(own, std::string_view(begin).substr(triggers[t].size()))));
         b_.add_empty(to, behind);
       }
-      if (!triggered) return Status::invalid_argument("the tag that begins with \"" + begin.substr(0, 60) + "\" begins with none of the triggers");
+      if (!triggered)
+        return Status::invalid_argument("the tag that begins with \"" + begin.substr(0, 60) +
+                                        "\" begins with none of the triggers");
     }
     const TextUntil text(triggers);
     text.emit(&b_, from, marked, one_at_least ? TextUntil::kNowhere : end);

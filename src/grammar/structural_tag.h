@@ -9,7 +9,8 @@
 
 namespace warpweave::grammar {
 
-Result<std::shared_ptr<const Grammar>> compile_structural_tag(const Json& tag, const JsonStyle& style, const GrammarLimits& limits);
+Result<std::shared_ptr<const Grammar>> compile_structural_tag(const Json& tag, const JsonStyle& style,
+                                                              const GrammarLimits& limits);
 
 // Reasoning that comes before what a grammar holds: up to the first end mark, then at most two line breaks.
 struct ReasoningMarks {

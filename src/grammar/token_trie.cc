@@ -12,14 +12,17 @@ TokenTrie::TokenTrie(std::vector<Entry> entries) {
   std::vector<uint32_t> path;  // nodes from the root to the last text
   std::string_view last;
   const auto end_path = [&](size_t shared) {
-    for (; path.size() > shared; path.pop_back()) nodes_[path.back()].subtree_end = static_cast<uint32_t>(nodes_.size());
+    for (; path.size() > shared; path.pop_back())
+      nodes_[path.back()].subtree_end = static_cast<uint32_t>(nodes_.size());
   };
   for (const Entry& entry : entries) {
-    const auto shared = static_cast<size_t>(std::mismatch(last.begin(), last.end(), entry.text.begin(), entry.text.end()).first - last.begin());
+    const auto shared = static_cast<size_t>(
+        std::mismatch(last.begin(), last.end(), entry.text.begin(), entry.text.end()).first - last.begin());
     end_path(shared);
     for (size_t i = shared; i < entry.text.size(); ++i) {
       path.push_back(static_cast<uint32_t>(nodes_.size()));
-      nodes_.push_back({0, static_cast<uint32_t>(tokens_.size()), static_cast<uint16_t>(i + 1), static_cast<uint8_t>(entry.text[i]), 0});
+      nodes_.push_back({0, static_cast<uint32_t>(tokens_.size()), static_cast<uint16_t>(i + 1),
+                        static_cast<uint8_t>(entry.text[i]), 0});
       kinds_below_.push_back(0);
     }
     tokens_.push_back(entry.token);

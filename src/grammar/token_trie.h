@@ -36,7 +36,8 @@ class TokenTrie {
   KindSet kinds_below(uint32_t node) const { return kinds_below_[node]; }
   // The tokens that end in nodes first to last - 1.
   std::span<const int32_t> tokens(uint32_t first, uint32_t last) const {
-    return std::span(tokens_).subspan(nodes_[first].tokens_begin, nodes_[last].tokens_begin - nodes_[first].tokens_begin);
+    return std::span(tokens_).subspan(nodes_[first].tokens_begin,
+                                      nodes_[last].tokens_begin - nodes_[first].tokens_begin);
   }
   int longest_text_bytes() const { return longest_bytes_; }
   size_t memory_bytes() const;

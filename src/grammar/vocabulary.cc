@@ -58,7 +58,8 @@ const CharSet& Vocabulary::plain_chars() {
 KindSet Vocabulary::plain_kinds() {
   static const KindSet plain = [] {
     KindSet special = kinds(kBrokenKind);
-    for (const char c : {'\0', '\t', '\n', '\r', '"', '\\', '\x7F'}) special |= kinds(kind_of_ascii(static_cast<uint8_t>(c)));
+    for (const char c : {'\0', '\t', '\n', '\r', '"', '\\', '\x7F'})
+      special |= kinds(kind_of_ascii(static_cast<uint8_t>(c)));
     return ((KindSet{1} << kNumKinds) - 1) & ~special;
   }();
   return plain;
@@ -113,10 +114,12 @@ void Vocabulary::fill_slices(const std::vector<int>& slice_of) {
   }
   for (int s = 0; s < num_slices; ++s) {
     TokenSlice& slice = slices_[s];
-    slice.up_to.assign(std::clamp(slice.longest_chars, 1, kMaxSliceChars + 1), MaskWords(mask_words(tokens_.size()), 0));
+    slice.up_to.assign(std::clamp(slice.longest_chars, 1, kMaxSliceChars + 1),
+                       MaskWords(mask_words(tokens_.size()), 0));
     const int sets = static_cast<int>(slice.up_to.size());
     for (const TokenTrie::Entry& entry : entries[s]) {
-      for (int n = std::min(kinds_of_text(entry.text).chars, sets); n <= sets; ++n) set_bit(&slice.up_to[n - 1], entry.token);
+      for (int n = std::min(kinds_of_text(entry.text).chars, sets); n <= sets; ++n)
+        set_bit(&slice.up_to[n - 1], entry.token);
     }
     slice.trie = TokenTrie(std::move(entries[s]));
   }

@@ -107,7 +107,8 @@ TEST(KvBounds, GiveTheirAddressSpaceBack) {
   shape.v_head_dim = 0;
   shape.page_size = 1 << 14;
   shape.num_pages = 1 << 14;
-  const StateCacheShape states = {.num_layers = 1, .num_slots = 4, .recurrent_elements = int64_t{1} << 40, .conv_elements = 0};
+  const StateCacheShape states = {
+      .num_layers = 1, .num_slots = 4, .recurrent_elements = int64_t{1} << 40, .conv_elements = 0};
   for (int i = 0; i < 20; ++i) {
     EXPECT_TRUE(KvCache::create(shape).ok());
     EXPECT_TRUE(StateCache::create(states).ok());

@@ -241,7 +241,12 @@ TEST(KvFormat, ParsesItsNames) {
 }
 
 TEST(KvCache, OnlyLayersThatKeepKvHaveMemoryAndScalesAreFoundByTheModelsLayer) {
-  KvCacheShape shape{.num_layers = 2, .num_pages = 3, .page_size = 2, .num_kv_heads = 1, .k_head_dim = 16, .v_head_dim = 16,
+  KvCacheShape shape{.num_layers = 2,
+                     .num_pages = 3,
+                     .page_size = 2,
+                     .num_kv_heads = 1,
+                     .k_head_dim = 16,
+                     .v_head_dim = 16,
                      .format = KvFormat::fp8_e4m3};
   const size_t dense_page = KvCache::page_bytes(shape);
   shape.layout = single_cache_group(4, {true, false, true, false});

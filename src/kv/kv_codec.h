@@ -3,8 +3,8 @@
 // their own vector forms and are tested against these. See kv_pool_view.h for the fields.
 //
 // `index` is that of the run's first element, a multiple of 16 under fp4_e2m1, where `count` is one,
-// too. The run lies within one head. In packed formats it begins where a token does: written is the whole one, read its first
-// `count` values, a multiple of 16. Thread-safe where runs do not overlap.
+// too. The run lies within one head. In packed formats it begins where a token does: written is the whole one, read its
+// first `count` values, a multiple of 16. Thread-safe where runs do not overlap.
 #pragma once
 
 #include <cstdint>

@@ -51,7 +51,9 @@ constexpr int kv_format_bits(KvFormat format) {
 }
 
 // Formats whose stored values are multiplied by scales of heads.
-constexpr bool kv_format_is_scaled(KvFormat format) { return kv_format_bits(format) <= 8 && !kv_format_is_packed(format); }
+constexpr bool kv_format_is_scaled(KvFormat format) {
+  return kv_format_bits(format) <= 8 && !kv_format_is_packed(format);
+}
 
 // The largest magnitude that the format holds under a head scale of 1.
 constexpr float kv_format_max(KvFormat format) {

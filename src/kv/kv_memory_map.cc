@@ -12,7 +12,8 @@ namespace {
 size_t align_up(size_t bytes, size_t align) { return (bytes + align - 1) / align * align; }
 
 size_t token_bytes(const KvCacheShape& shape, int head_dim) {
-  return static_cast<size_t>(shape.num_kv_heads) * kv_stored_dim(shape.format, head_dim) * kv_format_bits(shape.format) / 8;
+  return static_cast<size_t>(shape.num_kv_heads) * kv_stored_dim(shape.format, head_dim) *
+         kv_format_bits(shape.format) / 8;
 }
 
 size_t token_scale_bytes(const KvCacheShape& shape, int head_dim) {
@@ -27,9 +28,10 @@ Status check_shape(const KvCacheShape& shape) {
   }
   const bool latent = shape.num_kv_heads == 1 && shape.k_head_dim == kPackedTokenDim && shape.v_head_dim == 0;
   if (kv_format_is_packed(shape.format) && !latent) {
-    return Status::unsupported("--kv-cache-dtype " + std::string(kv_format_name(shape.format)) +
-                                   " is for latent attention of 512 + 64 values a token; use --kv-cache-dtype fp8_e4m3 or auto",
-                               "--kv-cache-dtype");
+    return Status::unsupported(
+        "--kv-cache-dtype " + std::string(kv_format_name(shape.format)) +
+            " is for latent attention of 512 + 64 values a token; use --kv-cache-dtype fp8_e4m3 or auto",
+        "--kv-cache-dtype");
   }
   for (const int head_dim : {shape.k_head_dim, shape.v_head_dim}) {
     if (shape.format == KvFormat::fp4_e2m1 && head_dim % kFp4BlockElements != 0) {

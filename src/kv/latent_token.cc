@@ -40,7 +40,9 @@ void pack_fp8(const float* values, std::byte* to) {
 }
 
 KvPoolView fp4_view(const std::byte* token) {
-  return {.data = token, .format = KvFormat::fp4_e2m1, .block_scales = reinterpret_cast<const uint8_t*>(token + kFp4MlaScaleAt)};
+  return {.data = token,
+          .format = KvFormat::fp4_e2m1,
+          .block_scales = reinterpret_cast<const uint8_t*>(token + kFp4MlaScaleAt)};
 }
 
 void unpack_fp8(const std::byte* from, int count, uint16_t* out) {

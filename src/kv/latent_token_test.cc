@@ -106,8 +106,13 @@ TEST_P(PackedToken, ANaNStaysOne) {
 
 // Through the pool: pages, the codec's runs, copies of tokens.
 TEST_P(PackedToken, StandsInThePool) {
-  KvCacheShape shape = {.num_layers = 2, .num_pages = 3, .page_size = 4, .num_kv_heads = 1, .k_head_dim = kPackedTokenDim,
-                        .v_head_dim = 0, .format = GetParam()};
+  KvCacheShape shape = {.num_layers = 2,
+                        .num_pages = 3,
+                        .page_size = 4,
+                        .num_kv_heads = 1,
+                        .k_head_dim = kPackedTokenDim,
+                        .v_head_dim = 0,
+                        .format = GetParam()};
   EXPECT_EQ(KvCache::page_bytes(shape), size_t{2} * 4 * kv_stored_dim(GetParam(), kPackedTokenDim));
   auto cache = KvCache::create(shape);
   ASSERT_TRUE(cache.ok()) << cache.status().message();

@@ -30,8 +30,8 @@ RadixTree::Cursor RadixTree::cut_at(Node* node, int position) const {
   return at;
 }
 
-// Whether a match may end at a checkpoint of `node` up to `limit`, on the way down to `last`: where every windowed group
-// has the pages that the next row sees. Then it does.
+// Whether a match may end at a checkpoint of `node` up to `limit`, on the way down to `last`: where every windowed
+// group has the pages that the next row sees. Then it does.
 bool RadixTree::end_at_checkpoint(const Node* node, Node* last, int limit, Cursor& at) const {
   for (auto it = node->checkpoints.upper_bound(limit); it != node->checkpoints.begin();) {
     const int position = (--it)->first;
@@ -47,8 +47,8 @@ bool RadixTree::end_at_checkpoint(const Node* node, Node* last, int limit, Curso
   return false;
 }
 
-// The same for the first page of `node`, of which a match has the tokens up to `limit`, in its siblings. Sequences that part
-// within a page begin alike, and each has some of the checkpoints of what they share. Neighbours share the most.
+// The same for the first page of `node`, of which a match has the tokens up to `limit`, in its siblings. Sequences that
+// part within a page begin alike, and each has some of the checkpoints of what they share. Neighbours share the most.
 void RadixTree::end_at_sibling(Node* node, int limit, Cursor& at, int& found) const {
   const auto& siblings = node->parent->children;
   const auto key = first_page(node->tokens, page_size_);

@@ -49,7 +49,8 @@ size_t StateCache::bytes_per_slot(const StateCacheShape& shape) {
 Result<StateCache> StateCache::create(const StateCacheShape& shape) {
   WW_RETURN_IF_ERROR(check_state_shape(shape));
   StateCache cache(shape);
-  void* base = mmap(nullptr, cache.size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* base =
+      mmap(nullptr, cache.size_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
     return Status::resource_exhausted("cannot reserve " + std::to_string(cache.size_bytes_) + " bytes for states (" +
                                       std::strerror(errno) + "); lower --max-mamba-cache-size");

@@ -117,7 +117,8 @@ class StatePool {
     for (int32_t slot = 0; slot < num_slots(); ++slot) {
       const int refs = std::max(0, expected[slot].refs);
       if (refs != slots_[slot].refs) {
-        return broken(slot, "has " + std::to_string(slots_[slot].refs) + " references, but " + std::to_string(refs) + " holders");
+        return broken(
+            slot, "has " + std::to_string(slots_[slot].refs) + " references, but " + std::to_string(refs) + " holders");
       }
       if (refs == 0 && expected[slot].refs == 0) return broken(slot, "is neither held nor free");
       if (expected[slot].use != slots_[slot].use) return broken(slot, "has another use than its holder says");

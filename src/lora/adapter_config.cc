@@ -72,7 +72,8 @@ Result<double> read_alpha(const Json& value, std::string_view field) {
 // PEFT takes the keys as regular expressions; those that are written are paths, or ends of paths.
 Status check_pattern_key(std::string_view key, std::string_view field) {
   const bool plain = !key.empty() && std::all_of(key.begin(), key.end(), [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' || c == '-';
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '.' ||
+           c == '-';
   });
   if (plain) return {};
   return refuse(field, "has a key that is no path of a module; write one key for each module, as in "
@@ -80,11 +81,13 @@ Status check_pattern_key(std::string_view key, std::string_view field) {
 }
 
 template <typename Value, typename Read>
-Status read_pattern(const Json& json, std::string_view field, Read read, std::vector<std::pair<std::string, Value>>& out) {
+Status read_pattern(const Json& json, std::string_view field, Read read,
+                    std::vector<std::pair<std::string, Value>>& out) {
   const auto it = json.find(field);
   if (it == json.end() || it->is_null()) return {};
   if (!it->is_object()) return wrong(field, "an object from modules to numbers");
-  if (it->size() > kMaxLoraPatterns) return wrong(field, fmt::format("an object of at most {} members", kMaxLoraPatterns));
+  if (it->size() > kMaxLoraPatterns)
+    return wrong(field, fmt::format("an object of at most {} members", kMaxLoraPatterns));
   for (const auto& [key, value] : it->items()) {
     WW_RETURN_IF_ERROR(check_pattern_key(key, field));
     WW_ASSIGN_OR_RETURN(const Value number, read(value, field));
@@ -96,7 +99,8 @@ Status read_pattern(const Json& json, std::string_view field, Read read, std::ve
 // Which modules have matrices is seen by the tensors; here only that it is one of PEFT's forms.
 Status check_target_modules(const Json& value) {
   if (value.is_null() || value.is_string()) return {};
-  const bool names = value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& item) { return item.is_string(); });
+  const bool names =
+      value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& item) { return item.is_string(); });
   return names ? Status() : wrong("target_modules", "a list of names, or a string");
 }
 
@@ -105,19 +109,24 @@ Status check_beginning(const Json& value) {
   if (value.is_null() || value.is_boolean()) return {};
   if (!value.is_string()) return wrong("init_lora_weights", "true, false or a name");
   constexpr std::string_view kKeepTheModel[] = {"gaussian", "eva", "orthogonal"};
-  if (std::find(std::begin(kKeepTheModel), std::end(kKeepTheModel), value.get<std::string>()) != std::end(kKeepTheModel)) {
+  if (std::find(std::begin(kKeepTheModel), std::end(kKeepTheModel), value.get<std::string>()) !=
+      std::end(kKeepTheModel)) {
     return {};
   }
-  return refuse("init_lora_weights", "changes the model's own weights; convert the adapter to plain LoRA when saving it "
-                                     "(path_initial_model_for_weight_conversion)");
+  return refuse("init_lora_weights",
+                "changes the model's own weights; convert the adapter to plain LoRA when saving it "
+                "(path_initial_model_for_weight_conversion)");
 }
 
 Status check_field(const std::string& name, const Json& value) {
-  if (name == "r" || name == "lora_alpha" || name == "use_rslora" || name == "rank_pattern" || name == "alpha_pattern") return {};
+  if (name == "r" || name == "lora_alpha" || name == "use_rslora" || name == "rank_pattern" || name == "alpha_pattern")
+    return {};
   if (name == "target_modules") return check_target_modules(value);
   if (name == "init_lora_weights") return check_beginning(value);
   if (name == "peft_type") {
-    return value == "LORA" ? Status() : refuse(name, "must be LORA; other methods are not served: merge the adapter into the model");
+    return value == "LORA"
+               ? Status()
+               : refuse(name, "must be LORA; other methods are not served: merge the adapter into the model");
   }
   if (name == "bias") {
     const bool none = value.is_null() || value == "none";
@@ -129,10 +138,13 @@ Status check_field(const std::string& name, const Json& value) {
   }
   // How training began or which modules it took; the matrices are saved as they are.
   if (name == "eva_config" || name == "loftq_config" || name == "lora_ga_config") {
-    return name == "eva_config" ? Status() : refuse(name, "changes the model's own weights; convert the adapter to plain LoRA when saving it");
+    return name == "eva_config"
+               ? Status()
+               : refuse(name, "changes the model's own weights; convert the adapter to plain LoRA when saving it");
   }
   if (std::find(std::begin(kWithoutEffect), std::end(kWithoutEffect), name) != std::end(kWithoutEffect)) return {};
-  const bool printable = name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 127; });
+  const bool printable =
+      name.size() <= 64 && std::all_of(name.begin(), name.end(), [](char c) { return c > ' ' && c < 127; });
   return Status::unsupported(fmt::format("adapter_config.json: {} is not known here; leave it out or null",
                                          printable ? name : "a member"), printable ? name : "adapter_config.json");
 }
@@ -142,7 +154,8 @@ template <typename Value>
 const Value* find_pattern(const std::vector<std::pair<std::string, Value>>& patterns, std::string_view module) {
   for (const auto& [key, value] : patterns) {
     if (module == key) return &value;
-    if (module.size() > key.size() && module.ends_with(key) && module[module.size() - key.size() - 1] == '.') return &value;
+    if (module.size() > key.size() && module.ends_with(key) && module[module.size() - key.size() - 1] == '.')
+      return &value;
   }
   return nullptr;
 }
@@ -162,10 +175,13 @@ float LoraConfig::scale_of(std::string_view module) const {
 
 Result<LoraConfig> parse_adapter_config(std::string_view json_text) {
   if (json_text.size() > kMaxAdapterConfigBytes) {
-    return Status::invalid_argument(fmt::format("adapter_config.json has more than {} bytes", kMaxAdapterConfigBytes), "adapter_config.json");
+    return Status::invalid_argument(fmt::format("adapter_config.json has more than {} bytes", kMaxAdapterConfigBytes),
+                                    "adapter_config.json");
   }
-  WW_ASSIGN_OR_RETURN(const Json json, read_json<Json>(json_text, {.what = "adapter_config.json", .field = "adapter_config.json"}));
-  if (!json.is_object()) return Status::invalid_argument("adapter_config.json must be an object", "adapter_config.json");
+  WW_ASSIGN_OR_RETURN(const Json json,
+                      read_json<Json>(json_text, {.what = "adapter_config.json", .field = "adapter_config.json"}));
+  if (!json.is_object())
+    return Status::invalid_argument("adapter_config.json must be an object", "adapter_config.json");
   if (!json.contains("peft_type")) return wrong("peft_type", "LORA; is this the folder of an adapter?");
   for (const auto& [name, value] : json.items()) WW_RETURN_IF_ERROR(check_field(name, value));
   LoraConfig out;

@@ -39,11 +39,19 @@ TEST(AdapterConfig, ScalesByTheRootOfTheRankWhereAsked) {
 }
 
 TEST(AdapterConfig, RefusesByNameWhatItDoesNotServe) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"use_dora", "true"}, {"lora_bias", "true"}, {"modules_to_save", R"(["lm_head"])"}, {"use_qalora", "true"},
-      {"fan_in_fan_out", "true"}, {"layer_replication", "[[0, 4]]"}, {"init_lora_weights", R"("pissa")"},
-      {"trainable_token_indices", "[1]"}, {"target_parameters", R"(["x"])"}, {"something_new", "3"},
-      {"alora_invocation_tokens", "[1]"}, {"loftq_config", R"({"loftq_bits": 4})"}, {"rank_pattern", R"({".*q_proj": 4})"}};
+  const std::pair<const char*, const char*> cases[] = {{"use_dora", "true"},
+                                                       {"lora_bias", "true"},
+                                                       {"modules_to_save", R"(["lm_head"])"},
+                                                       {"use_qalora", "true"},
+                                                       {"fan_in_fan_out", "true"},
+                                                       {"layer_replication", "[[0, 4]]"},
+                                                       {"init_lora_weights", R"("pissa")"},
+                                                       {"trainable_token_indices", "[1]"},
+                                                       {"target_parameters", R"(["x"])"},
+                                                       {"something_new", "3"},
+                                                       {"alora_invocation_tokens", "[1]"},
+                                                       {"loftq_config", R"({"loftq_bits": 4})"},
+                                                       {"rank_pattern", R"({".*q_proj": 4})"}};
   for (const auto& [field, value] : cases) {
     const auto config = parse_adapter_config(with("\"" + std::string(field) + "\": " + value));
     ASSERT_FALSE(config.ok()) << field;
@@ -54,21 +62,23 @@ TEST(AdapterConfig, RefusesByNameWhatItDoesNotServe) {
 }
 
 TEST(AdapterConfig, TakesFieldsThatAskForNothing) {
-  const auto config = parse_adapter_config(
-      with(R"("use_dora": false, "modules_to_save": null, "something_new": null, "layer_replication": [], "lora_dropout": 0.5)"));
+  const auto config = parse_adapter_config(with(
+      R"("use_dora": false, "modules_to_save": null, "something_new": null, "layer_replication": [], "lora_dropout": 0.5)"));
   EXPECT_TRUE(config.ok()) << config.status().message();
 }
 
 TEST(AdapterConfig, RefusesValuesOutOfRange) {
-  for (const char* text : {R"({"peft_type": "LORA", "r": 0, "lora_alpha": 1})", R"({"peft_type": "LORA", "r": 513, "lora_alpha": 1})",
-                           R"({"peft_type": "LORA", "r": 1.5, "lora_alpha": 1})", R"({"peft_type": "LORA", "r": 8, "lora_alpha": "x"})",
-                           R"({"peft_type": "LORA", "r": 8})", R"({"r": 8, "lora_alpha": 1})", R"({"peft_type": "LORA", "lora_alpha": 1})",
-                           R"({"peft_type": "LORA", "r": 8, "lora_alpha": 1, "use_rslora": 1})",
-                           R"({"peft_type": "LORA", "r": 8, "lora_alpha": 1, "rank_pattern": {"a": 0}})",
-                           R"({"peft_type": "LORA", "r": 8, "lora_alpha": 1, "target_modules": [1]})", "[]", "", "{"}) {
+  for (const char* text :
+       {R"({"peft_type": "LORA", "r": 0, "lora_alpha": 1})", R"({"peft_type": "LORA", "r": 513, "lora_alpha": 1})",
+        R"({"peft_type": "LORA", "r": 1.5, "lora_alpha": 1})", R"({"peft_type": "LORA", "r": 8, "lora_alpha": "x"})",
+        R"({"peft_type": "LORA", "r": 8})", R"({"r": 8, "lora_alpha": 1})", R"({"peft_type": "LORA", "lora_alpha": 1})",
+        R"({"peft_type": "LORA", "r": 8, "lora_alpha": 1, "use_rslora": 1})",
+        R"({"peft_type": "LORA", "r": 8, "lora_alpha": 1, "rank_pattern": {"a": 0}})",
+        R"({"peft_type": "LORA", "r": 8, "lora_alpha": 1, "target_modules": [1]})", "[]", "", "{"}) {
     EXPECT_FALSE(parse_adapter_config(text).ok()) << text;
   }
-  for (const char* text : {R"({"peft_type": "IA3", "r": 8, "lora_alpha": 1})", R"({"peft_type": "LORA", "r": 8, "lora_alpha": 1, "bias": "all"})"}) {
+  for (const char* text : {R"({"peft_type": "IA3", "r": 8, "lora_alpha": 1})",
+                           R"({"peft_type": "LORA", "r": 8, "lora_alpha": 1, "bias": "all"})"}) {
     const auto config = parse_adapter_config(text);
     ASSERT_FALSE(config.ok());
     EXPECT_EQ(config.status().code(), StatusCode::unsupported) << text;

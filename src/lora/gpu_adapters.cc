@@ -24,7 +24,8 @@ gpu::LoraSiteShape shape_of(const std::vector<LoraModule>& modules, LoraSite sit
   for (const LoraModule& module : modules) {
     if (module.site == site) of_site.push_back(&module);
   }
-  std::sort(of_site.begin(), of_site.end(), [](const auto* a, const auto* b) { return a->first_column < b->first_column; });
+  std::sort(of_site.begin(), of_site.end(),
+            [](const auto* a, const auto* b) { return a->first_column < b->first_column; });
   gpu::LoraSiteShape out;
   for (const LoraModule* module : of_site) {
     out.in_features = module->in_features;
@@ -55,9 +56,11 @@ Status check_widths(const LoraTargets& targets, DType dtype) {
   for (const auto& layer : targets.layers) {
     for (const LoraModule& module : layer) {
       if (module.in_features % 8 == 0 && module.first_column % 2 == 0 && module.columns % 2 == 0) continue;
-      return Status::unsupported(fmt::format("--enable-lora: {} of {} is {} x {}, and adapters on GPUs take multiples of 8 by even "
-                                             "widths in 16 bits; use --dtype float32 or --device cpu",
-                                             module.name(), targets.model, module.columns, module.in_features), "--enable-lora");
+      return Status::unsupported(
+          fmt::format("--enable-lora: {} of {} is {} x {}, and adapters on GPUs take multiples of 8 by even "
+                      "widths in 16 bits; use --dtype float32 or --device cpu",
+                      module.name(), targets.model, module.columns, module.in_features),
+          "--enable-lora");
     }
   }
   return {};
@@ -125,7 +128,8 @@ Status GpuPlacer::add(LoraPlace place, std::span<const LoraMatrices> parts) {
     copy_rows(expand, matrices.b, rank);
     // In a GEMM's kernel zeros of other rows meet B (lora_join.cuh): what is not finite in it is the adapter's own
     // requests' trouble, by a scale that makes their rows NaN.
-    const bool finite = make_finite(std::span(image_).subspan(expand, matrices.module->columns * rank * element_), home_->options_.dtype);
+    const bool finite = make_finite(std::span(image_).subspan(expand, matrices.module->columns * rank * element_),
+                                    home_->options_.dtype);
     site.expand[part] = reinterpret_cast<const void*>(expand);
     site.first_rank[part] = first_rank;
     site.rank[part] = rank;
@@ -138,7 +142,8 @@ Status GpuPlacer::add(LoraPlace place, std::span<const LoraMatrices> parts) {
 Status GpuPlacer::finish(LoraAdapter& out) {
   WW_ASSIGN_OR_RETURN(const int slot, home_->take_slot());
   auto adapter = std::make_unique<GpuAdapter>(home_, slot);
-  WW_ASSIGN_OR_RETURN(adapter->memory, DeviceBuffer::allocate(image_.size(), "an adapter; unload one, or lower --mem-fraction-static"));
+  WW_ASSIGN_OR_RETURN(adapter->memory,
+                      DeviceBuffer::allocate(image_.size(), "an adapter; unload one, or lower --mem-fraction-static"));
   WW_RETURN_IF_ERROR(home_->copy(adapter->memory.as<void>(), image_.data(), image_.size()));
   const auto placed = [&](const void* offset) {
     return static_cast<const void*>(adapter->memory.as<std::byte>() + reinterpret_cast<size_t>(offset));
@@ -165,11 +170,13 @@ GpuAdapters::GpuAdapters(const LoraTargets& targets, const GpuAdaptersOptions& o
   }
 }
 
-Result<std::shared_ptr<GpuAdapters>> GpuAdapters::create(const LoraTargets& targets, const GpuAdaptersOptions& options) {
+Result<std::shared_ptr<GpuAdapters>> GpuAdapters::create(const LoraTargets& targets,
+                                                         const GpuAdaptersOptions& options) {
   WW_RETURN_IF_ERROR(check_widths(targets, options.dtype));
   std::shared_ptr<GpuAdapters> out(new GpuAdapters(targets, options));
   const size_t row_bytes = out->model_.layers.size() * kLoraSites * sizeof(gpu::LoraSiteWeights);
-  WW_ASSIGN_OR_RETURN(out->table_, DeviceBuffer::allocate(options.max_loaded * row_bytes, "the table of adapters; lower --max-loaded-loras"));
+  WW_ASSIGN_OR_RETURN(out->table_, DeviceBuffer::allocate(options.max_loaded * row_bytes,
+                                                          "the table of adapters; lower --max-loaded-loras"));
   WW_ASSIGN_OR_RETURN(out->stream_, create_stream());
   WW_ASSIGN_OR_RETURN(out->counters_, DeviceBuffer::allocate(2 * sizeof(int32_t), "the adapters' counters"));
   WW_RETURN_IF_ERROR(fill_now(out->counters_.as<void>(), 0, 2 * sizeof(int32_t), "the adapters' counters"));

@@ -1,9 +1,9 @@
 // The adapters of a server in GPU memory: a table that the layers' kernels read (ops/cuda/lora.h), with a slot for each
 // adapter that is loaded.
 //
-// An adapter's matrices are one allocation, ranks filled up with zeros to what the kernels take at once. They and the slot
-// are free when the adapter is let go of; freeing waits for the GPU, so that no kernel still reads them. Thread-safe.
-// Only for builds with GPU kernels.
+// An adapter's matrices are one allocation, ranks filled up with zeros to what the kernels take at once. They and the
+// slot are free when the adapter is let go of; freeing waits for the GPU, so that no kernel still reads them.
+// Thread-safe. Only for builds with GPU kernels.
 #pragma once
 
 #include <condition_variable>

@@ -30,7 +30,8 @@ class GpuLoraGolden : public testing::TestWithParam<const char*> {
       ASSERT_TRUE(loaded.ok()) << loaded.status().message();
       adapter = std::move(loaded).value();
     }
-    auto run = GpuRun::open(golden_.model, {.dtype = dtype, .kv_format = *kv_format_of(dtype), .adapters = &memory_->model()}, *arch);
+    auto run = GpuRun::open(golden_.model,
+                            {.dtype = dtype, .kv_format = *kv_format_of(dtype), .adapters = &memory_->model()}, *arch);
     ASSERT_TRUE(run.ok()) << run.status().message();
     run_ = std::move(run).value();
   }
@@ -80,7 +81,8 @@ TEST_P(GpuLoraGolden, SixteenBitTypesStayClose) {
     run_->set_adapter(slot());
     const auto logits = run_->feed(golden_.ids);
     ASSERT_TRUE(logits.ok()) << logits.status().message();
-    EXPECT_LT(relative_error(*logits, golden_.logits), std::string(GetParam()).find("moe") != std::string::npos ? 0.15 : 0.08);
+    EXPECT_LT(relative_error(*logits, golden_.logits),
+              std::string(GetParam()).find("moe") != std::string::npos ? 0.15 : 0.08);
     run_.reset();
   }
 }

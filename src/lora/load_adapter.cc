@@ -77,12 +77,16 @@ class AdapterLoader {
 Result<std::unique_ptr<LoraAdapter>> AdapterLoader::load(const std::string& folder) {
   const std::string config_path = folder + "/" + kAdapterConfigName, weights_path = folder + "/" + kAdapterWeightsName;
   if (!path_exists(config_path)) {
-    return Status::not_found(fmt::format("there is no {} in the adapter's folder; give a folder that PEFT's save_pretrained() wrote",
-                                         kAdapterConfigName), kAdapterConfigName);
+    return Status::not_found(
+        fmt::format("there is no {} in the adapter's folder; give a folder that PEFT's save_pretrained() wrote",
+                    kAdapterConfigName),
+        kAdapterConfigName);
   }
   if (!path_exists(weights_path)) {
-    return Status::not_found(fmt::format("there is no {} in the adapter's folder; save the adapter with safe_serialization=True", kAdapterWeightsName),
-                             kAdapterWeightsName);
+    return Status::not_found(
+        fmt::format("there is no {} in the adapter's folder; save the adapter with safe_serialization=True",
+                    kAdapterWeightsName),
+        kAdapterWeightsName);
   }
   WW_ASSIGN_OR_RETURN(const std::string text, read_text_file(config_path, kMaxAdapterConfigBytes));
   WW_ASSIGN_OR_RETURN(config_, parse_adapter_config(text));
@@ -114,41 +118,53 @@ Status AdapterLoader::sort(const std::vector<NamedTensor>& tensors) {
     const std::optional<TensorName> name = parse_name(tensor.name);
     const LoraModule* const module = name ? find_module(*name) : nullptr;
     if (module == nullptr) {
-      return Status::unsupported(fmt::format("tensor {} is of no module that adapters change here; {} has {} ({} layers): "
-                                             "train on those or merge the adapter into the model",
-                                             log_safe(tensor.name, 120), targets_.model, fmt::join(targets_.names(), ", "),
-                                             targets_.layers.size()), log_safe(tensor.name, 120));
+      return Status::unsupported(
+          fmt::format("tensor {} is of no module that adapters change here; {} has {} ({} layers): "
+                      "train on those or merge the adapter into the model",
+                      log_safe(tensor.name, 120), targets_.model, fmt::join(targets_.names(), ", "),
+                      targets_.layers.size()),
+          log_safe(tensor.name, 120));
     }
-    if (!limits_.modules.empty() && std::find(limits_.modules.begin(), limits_.modules.end(), module->name()) == limits_.modules.end()) {
-      return Status::unsupported(fmt::format("the adapter changes {}, which --lora-target-modules does not name; it names {}",
-                                             module->name(), fmt::join(limits_.modules, ", ")), "--lora-target-modules");
+    if (!limits_.modules.empty() &&
+        std::find(limits_.modules.begin(), limits_.modules.end(), module->name()) == limits_.modules.end()) {
+      return Status::unsupported(
+          fmt::format("the adapter changes {}, which --lora-target-modules does not name; it names {}", module->name(),
+                      fmt::join(limits_.modules, ", ")),
+          "--lora-target-modules");
     }
     FoundTensors& found = layers_[name->layer][module->path];
     found.module = module;
     const NamedTensor*& slot = name->is_a ? found.a : found.b;
-    if (slot != nullptr) return Status::data_loss("two tensors are called like " + log_safe(tensor.name, 120), log_safe(tensor.name, 120));
+    if (slot != nullptr)
+      return Status::data_loss("two tensors are called like " + log_safe(tensor.name, 120), log_safe(tensor.name, 120));
     slot = &tensor;
   }
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     for (const auto& [path, found] : layers_[layer]) WW_RETURN_IF_ERROR(check(static_cast<int>(layer), found));
   }
   const bool any = std::any_of(layers_.begin(), layers_.end(), [](const auto& layer) { return !layer.empty(); });
-  return any ? Status() : Status::data_loss(std::string(kAdapterWeightsName) + " holds no matrices", kAdapterWeightsName);
+  return any ? Status()
+             : Status::data_loss(std::string(kAdapterWeightsName) + " holds no matrices", kAdapterWeightsName);
 }
 
-std::string path_of(int layer, const LoraModule& module) { return fmt::format("model.layers.{}.{}", layer, module.path); }
+std::string path_of(int layer, const LoraModule& module) {
+  return fmt::format("model.layers.{}.{}", layer, module.path);
+}
 
 // Both are there, and their shapes are those of the module and the configuration.
 Status AdapterLoader::check(int layer, const FoundTensors& found) const {
   const LoraModule& module = *found.module;
   const std::string path = path_of(layer, module);
   if (found.a == nullptr || found.b == nullptr) {
-    return Status::data_loss(fmt::format("{} lacks lora_{} of {}", kAdapterWeightsName, found.a == nullptr ? "A" : "B", path), path);
+    return Status::data_loss(
+        fmt::format("{} lacks lora_{} of {}", kAdapterWeightsName, found.a == nullptr ? "A" : "B", path), path);
   }
   const int rank = config_.rank_of(path);
   if (rank > limits_.max_rank) {
-    return Status::invalid_argument(fmt::format("{} has rank {}, and --max-lora-rank is {}; start the server with --max-lora-rank {}",
-                                                path, rank, limits_.max_rank, rank), "--max-lora-rank");
+    return Status::invalid_argument(
+        fmt::format("{} has rank {}, and --max-lora-rank is {}; start the server with --max-lora-rank {}", path, rank,
+                    limits_.max_rank, rank),
+        "--max-lora-rank");
   }
   const int64_t a_shape[] = {rank, module.in_features}, b_shape[] = {module.columns, rank};
   WW_RETURN_IF_ERROR(check_shape(found.a->name, found.a->view, a_shape));
@@ -159,7 +175,8 @@ Status AdapterLoader::check(int layer, const FoundTensors& found) const {
 Result<TensorView> AdapterLoader::converted(const NamedTensor& tensor) {
   const DType from = tensor.view.dtype;
   if (from != DType::f32 && from != DType::f16 && from != DType::bf16) {
-    return Status::unsupported("tensor " + log_safe(tensor.name, 120) + " is not in F32, F16 or BF16", log_safe(tensor.name, 120));
+    return Status::unsupported("tensor " + log_safe(tensor.name, 120) + " is not in F32, F16 or BF16",
+                               log_safe(tensor.name, 120));
   }
   if (from == dtype_) return tensor.view;
   const int64_t count = tensor.view.elements();
@@ -202,7 +219,8 @@ Status AdapterLoader::place(LoraAdapter& out) {
       out.rank = std::max(out.rank, static_cast<int>(found.a->view.shape[0]));
     }
     for (int site = 0; site < kLoraSites; ++site) {
-      if (!sites[site].empty()) WW_RETURN_IF_ERROR(place_product({static_cast<int>(layer), static_cast<LoraSite>(site)}, sites[site]));
+      if (!sites[site].empty())
+        WW_RETURN_IF_ERROR(place_product({static_cast<int>(layer), static_cast<LoraSite>(site)}, sites[site]));
     }
   }
   return {};
@@ -251,7 +269,8 @@ class HostPlacer : public LoraPlacer {
 
 std::unique_ptr<LoraPlacer> place_lora_on_host(size_t num_layers) { return std::make_unique<HostPlacer>(num_layers); }
 
-Result<std::unique_ptr<LoraAdapter>> load_lora_adapter(const std::string& folder, const LoraSource& source, LoraPlacer& placer) {
+Result<std::unique_ptr<LoraAdapter>> load_lora_adapter(const std::string& folder, const LoraSource& source,
+                                                       LoraPlacer& placer) {
   return AdapterLoader(source, placer).load(folder);
 }
 

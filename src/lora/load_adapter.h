@@ -1,7 +1,7 @@
 // A folder with adapter_config.json and adapter_model.safetensors to an adapter in memory.
 //
-// Every tensor of the file is used or refused by name. Sizes are bounded before memory is taken: each shape follows from
-// the model and a rank of at most LoraLimits::max_rank. Weights are kept in `dtype`; the scale is applied apart.
+// Every tensor of the file is used or refused by name. Sizes are bounded before memory is taken: each shape follows
+// from the model and a rank of at most LoraLimits::max_rank. Weights are kept in `dtype`; the scale is applied apart.
 // Errors: `not_found` for files that lack, `unsupported` for what is not served, `data_loss` for files that contradict
 // themselves; `field` names the file or the tensor. Thread-safe.
 #pragma once
@@ -52,7 +52,8 @@ struct LoraSource {
   const LoraLimits& limits;
   DType dtype;
 };
-Result<std::unique_ptr<LoraAdapter>> load_lora_adapter(const std::string& folder, const LoraSource& source, LoraPlacer& placer);
+Result<std::unique_ptr<LoraAdapter>> load_lora_adapter(const std::string& folder, const LoraSource& source,
+                                                       LoraPlacer& placer);
 // For the host.
 Result<std::unique_ptr<LoraAdapter>> load_lora_adapter(const std::string& folder, const LoraTargets& targets,
                                                        const LoraLimits& limits, DType dtype);

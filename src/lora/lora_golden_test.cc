@@ -1,5 +1,5 @@
-// Adapters against what PEFT computes with them (tests/golden/lora, made by tools/make_lora_goldens.py), against weights
-// that they are merged into, and rows of several adapters in one batch against each alone.
+// Adapters against what PEFT computes with them (tests/golden/lora, made by tools/make_lora_goldens.py), against
+// weights that they are merged into, and rows of several adapters in one batch against each alone.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -24,7 +24,8 @@ std::unique_ptr<PagedRun> open_model(const std::string& path, DType dtype = DTyp
   return run.ok() ? std::move(run).value() : nullptr;
 }
 
-std::unique_ptr<LoraAdapter> load(const std::string& name, const ModelConfig& config, uint64_t id = 1, DType dtype = DType::f32) {
+std::unique_ptr<LoraAdapter> load(const std::string& name, const ModelConfig& config, uint64_t id = 1,
+                                  DType dtype = DType::f32) {
   auto targets = lora_targets(config);
   EXPECT_TRUE(targets.ok()) << targets.status().message();
   auto adapter = load_lora_adapter(adapter_folder(name), *targets, {.max_rank = 16, .modules = {}}, dtype);
@@ -46,7 +47,9 @@ class MergedWeights : public WeightSource {
     }
   }
   bool has(std::string_view name) const override { return inner_->has(name); }
-  DType dtype(std::string_view name) const override { return matrices_.contains(a_of(name)) ? DType::f32 : inner_->dtype(name); }
+  DType dtype(std::string_view name) const override {
+    return matrices_.contains(a_of(name)) ? DType::f32 : inner_->dtype(name);
+  }
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
     WW_ASSIGN_OR_RETURN(TensorView view, inner_->find(name, shape));
     if (!matrices_.contains(a_of(name))) return view;
@@ -60,7 +63,8 @@ class MergedWeights : public WeightSource {
       for (int64_t j = 0; j < cols; ++j) {
         double product = 0;
         for (int64_t k = 0; k < rank; ++k) {
-          product += double{static_cast<const float*>(b.data)[i * rank + k]} * static_cast<const float*>(a.data)[k * cols + j];
+          product +=
+              double{static_cast<const float*>(b.data)[i * rank + k]} * static_cast<const float*>(a.data)[k * cols + j];
         }
         sum[i * cols + j] += static_cast<float>(product * config_.scale_of(module));
       }
@@ -216,7 +220,8 @@ TEST(LoraBatch, RowsOfSeveralAdaptersGiveTheBitsOfEachAlone) {
     const auto part = [&](int begin, int count) {
       return std::vector<int32_t>(golden.ids.begin() + begin, golden.ids.begin() + begin + count);
     };
-    const Sequence sequences[] = {{part(0, 9), all.get()}, {part(3, 5), nullptr}, {part(0, 9), some.get()}, {part(7, 12), all.get()}};
+    const Sequence sequences[] = {
+        {part(0, 9), all.get()}, {part(3, 5), nullptr}, {part(0, 9), some.get()}, {part(7, 12), all.get()}};
     const std::vector<float> together = run_together(*run, sequences);
     const size_t each = 2 * run->vocab_size();
     for (size_t s = 0; s < std::size(sequences); ++s) {

@@ -38,8 +38,13 @@ class LoraRegistryTest : public testing::Test {
   void TearDown() override { fs::remove_all(root_); }
 
   LoraRegistryOptions options() const {
-    return {.targets = targets_of("llama"), .limits = {.max_rank = 16, .modules = {}}, .dtype = DType::f32, .placer = {}, .max_loaded = 2,
-            .root = (root_ / "adapters").string(), .reserved_names = {"base"}};
+    return {.targets = targets_of("llama"),
+            .limits = {.max_rank = 16, .modules = {}},
+            .dtype = DType::f32,
+            .placer = {},
+            .max_loaded = 2,
+            .root = (root_ / "adapters").string(),
+            .reserved_names = {"base"}};
   }
   // The adapter with one text of its configuration replaced, and what loading it says.
   Status load_changed(const std::string& from, const std::string& to) {
@@ -105,8 +110,8 @@ TEST_F(LoraRegistryTest, WhatRequestsHoldStaysAndCounts) {
 TEST_F(LoraRegistryTest, RefusesNames) {
   LoraRegistry registry(options());
   ASSERT_TRUE(registry.load("a", kAdapter).ok());
-  for (const std::string& name : {std::string("a"), std::string("base"), std::string(), std::string("a b"), std::string("a:b"), std::string("\xff"),
-                                  std::string(kMaxLoraNameBytes + 1, 'x')}) {
+  for (const std::string& name : {std::string("a"), std::string("base"), std::string(), std::string("a b"),
+                                  std::string("a:b"), std::string("\xff"), std::string(kMaxLoraNameBytes + 1, 'x')}) {
     const Status status = registry.load(name, kAdapter).status();
     EXPECT_EQ(status.code(), StatusCode::invalid_argument) << name;
     EXPECT_EQ(status.field(), "lora_name");
@@ -116,8 +121,9 @@ TEST_F(LoraRegistryTest, RefusesNames) {
 TEST_F(LoraRegistryTest, RequestsReadBelowTheRootAlone) {
   fs::create_directory_symlink(root_ / "outside", root_ / "adapters" / "link");
   LoraRegistry registry(options());
-  for (const std::string& path : {std::string("../outside"), (root_ / "outside").string(), std::string("link"), std::string("."), std::string(),
-                                  std::string("missing"), std::string("good/../.."), std::string("good\0x", 6)}) {
+  for (const std::string& path :
+       {std::string("../outside"), (root_ / "outside").string(), std::string("link"), std::string("."), std::string(),
+        std::string("missing"), std::string("good/../.."), std::string("good\0x", 6)}) {
     const Status status = registry.load_from_root("x", path).status();
     EXPECT_EQ(status.code(), StatusCode::not_found) << path;
     EXPECT_EQ(status.field(), "lora_path");
@@ -145,7 +151,8 @@ TEST_F(LoraRegistryTest, RequestsReadBelowTheRootAlone) {
 TEST_F(LoraRegistryTest, RefusesFoldersThatDoNotFit) {
   EXPECT_EQ(LoraRegistry(options()).load("x", root_.string()).status().field(), "adapter_config.json");
   fs::remove(root_ / "adapters" / "good" / "adapter_model.safetensors");
-  EXPECT_EQ(LoraRegistry(options()).load("x", (root_ / "adapters" / "good").string()).status().field(), "adapter_model.safetensors");
+  EXPECT_EQ(LoraRegistry(options()).load("x", (root_ / "adapters" / "good").string()).status().field(),
+            "adapter_model.safetensors");
   EXPECT_EQ(load_changed("\"r\": 8", "\"r\": 4").code(), StatusCode::data_loss);
   EXPECT_EQ(load_changed("\"use_dora\": false", "\"use_dora\": true").field(), "use_dora");
   LoraRegistryOptions narrow = options();
@@ -161,8 +168,9 @@ TEST_F(LoraRegistryTest, RefusesFoldersThatDoNotFit) {
 
 TEST_F(LoraRegistryTest, RefusesTensorsByName) {
   const std::string a = "model.layers.0.self_attn.q_proj.lora_A.weight";
-  for (const char* to : {"model.layers.9.self_attn.q_proj.lora_A.weight", "model.layers.0.self_attn.x_proj.lora_A.weight",
-                         "model.layers.0.self_attn.q_proj.lora_C.weight", "model.layers.-.self_attn.q_proj.lora_A.weight"}) {
+  for (const char* to :
+       {"model.layers.9.self_attn.q_proj.lora_A.weight", "model.layers.0.self_attn.x_proj.lora_A.weight",
+        "model.layers.0.self_attn.q_proj.lora_C.weight", "model.layers.-.self_attn.q_proj.lora_A.weight"}) {
     const Status status = load_renamed(a, to);
     EXPECT_EQ(status.code(), StatusCode::unsupported) << to << ": " << status.message();
     EXPECT_NE(status.message().find(to), std::string::npos) << status.message();

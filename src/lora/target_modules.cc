@@ -63,8 +63,10 @@ Result<LoraTargets> lora_targets(const ModelConfig& config) {
     if (layer.feed_forward == FeedForwardKind::dense) add_dense(config, traits.mlp_names, modules);
   }
   if (out.names().empty()) {
-    return Status::unsupported(config.architecture + " has no layer that adapters can change here (attention over K and V, "
-                               "dense feed-forwards); merge the adapter into the model", "--enable-lora");
+    return Status::unsupported(config.architecture +
+                                   " has no layer that adapters can change here (attention over K and V, "
+                                   "dense feed-forwards); merge the adapter into the model",
+                               "--enable-lora");
   }
   return out;
 }

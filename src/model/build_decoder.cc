@@ -109,7 +109,8 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits) 
   // The rows are kept divided by what multiplies every branch: norms look at directions alone, but for eps.
   const double branch = config.residual_multiplier;
   spec.embedding_scale = static_cast<float>(traits.embedding_scale / branch);
-  spec.norm = {.eps = static_cast<float>(config.norm_eps / (branch * branch)), .weight_offset = traits.norm_weight_offset,
+  spec.norm = {.eps = static_cast<float>(config.norm_eps / (branch * branch)),
+               .weight_offset = traits.norm_weight_offset,
                .layer_norm = traits.layer_norm};
   AttentionSpec& attention = spec.attention;
   attention.num_q_heads = config.num_q_heads;
@@ -127,8 +128,8 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits) 
   return spec;
 }
 
-// Whether a configuration's name for an activation is of this one. Families that compute GELU by tanh call it all kinds of
-// names; those that compute it exactly have one for it.
+// Whether a configuration's name for an activation is of this one. Families that compute GELU by tanh call it all kinds
+// of names; those that compute it exactly have one for it.
 static bool is_activation(GluActivation activation, const std::string& name) {
   switch (activation) {
     case GluActivation::silu: return name == "silu";
@@ -155,17 +156,22 @@ Result<FamilyTraits> family_traits(const ModelConfig& config) {
 // Products of whole vectors.
 static Status check_gpu_latent(const LatentConfig& latent) {
   if (latent.q_rank % 8 == 0 && latent.kv_rank % 8 == 0 && latent.rope_dim % 8 == 0) return {};
-  return Status::unsupported("--device cuda needs ranks and rotary dims of latent attention that are multiples of 8; this "
-                             "model has " + std::to_string(latent.q_rank) + ", " + std::to_string(latent.kv_rank) + " and " +
-                                 std::to_string(latent.rope_dim) + "; use --device cpu", "--device");
+  return Status::unsupported(
+      "--device cuda needs ranks and rotary dims of latent attention that are multiples of 8; this "
+      "model has " +
+          std::to_string(latent.q_rank) + ", " + std::to_string(latent.kv_rank) + " and " +
+          std::to_string(latent.rope_dim) + "; use --device cpu",
+      "--device");
 }
 
 Status check_gpu_model(const ModelConfig& config) {
   const auto odd = [](int size) { return size % 8 != 0; };  // vector loads
   WW_RETURN_IF_ERROR(find_family(config.architecture).status());
   if (config.encoder) {
-    return Status::unsupported("--device cuda has no encoders (" + config.declared_architecture +
-                               "): nothing norms rows after a branch or adds learned positions there; use --device cpu", "--device");
+    return Status::unsupported(
+        "--device cuda has no encoders (" + config.declared_architecture +
+            "): nothing norms rows after a branch or adds learned positions there; use --device cpu",
+        "--device");
   }
   if (config.latent) WW_RETURN_IF_ERROR(check_gpu_latent(*config.latent));
   const std::vector<LayerPlan> layers = transformer_layers(config);
@@ -175,12 +181,14 @@ Status check_gpu_model(const ModelConfig& config) {
   int ffn = config.num_experts > 0 ? config.moe_intermediate_size : config.intermediate_size;
   if (dense && odd(config.intermediate_size)) ffn = config.intermediate_size;
   if (odd(config.shared_expert_intermediate_size)) ffn = config.shared_expert_intermediate_size;
-  if (config.num_experts > kMaxGpuExperts || config.experts_per_token > kMaxGpuExpertsPerToken || config.n_group > kMaxGpuGroups) {
-    return Status::unsupported("--device cuda runs up to " + std::to_string(kMaxGpuExperts) + " experts, " +
-                               std::to_string(kMaxGpuExpertsPerToken) + " of a token, in up to " + std::to_string(kMaxGpuGroups) +
-                               " groups; this model has " + std::to_string(config.num_experts) + ", " +
-                               std::to_string(config.experts_per_token) + " and " + std::to_string(config.n_group) +
-                               "; use --device cpu", "--device");
+  if (config.num_experts > kMaxGpuExperts || config.experts_per_token > kMaxGpuExpertsPerToken ||
+      config.n_group > kMaxGpuGroups) {
+    return Status::unsupported(
+        "--device cuda runs up to " + std::to_string(kMaxGpuExperts) + " experts, " +
+            std::to_string(kMaxGpuExpertsPerToken) + " of a token, in up to " + std::to_string(kMaxGpuGroups) +
+            " groups; this model has " + std::to_string(config.num_experts) + ", " +
+            std::to_string(config.experts_per_token) + " and " + std::to_string(config.n_group) + "; use --device cpu",
+        "--device");
   }
   if (odd(config.hidden_size) || odd(ffn) || config.head_dim % 2 != 0 || (config.head_dim > 512 && !config.latent)) {
     return Status::unsupported(
@@ -228,8 +236,8 @@ Result<std::unique_ptr<DecoderModel>> build_decoder(const ModelConfig& config,
 }
 
 Result<std::unique_ptr<DecoderModel>> build_draft_head(DraftHeadKind kind, const ModelConfig& config,
-                                                       std::shared_ptr<WeightSource> source, const BuildOptions& options,
-                                                       ThreadTeam& team) {
+                                                       std::shared_ptr<WeightSource> source,
+                                                       const BuildOptions& options, ThreadTeam& team) {
   WW_ASSIGN_OR_RETURN(const FamilyTraits traits, draft_head_traits(kind, config, *source));
   return build_with(config, traits, draft_head_weights(kind, config, std::move(source)), options, team);
 }

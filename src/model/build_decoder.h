@@ -28,8 +28,8 @@ Status check_gpu_model(const ModelConfig& config);
 
 // A draft head (model/draft_head.h): its layers, fc, which makes their rows, and its norms; forward_from() runs them.
 Result<std::unique_ptr<DecoderModel>> build_draft_head(DraftHeadKind kind, const ModelConfig& config,
-                                                       std::shared_ptr<WeightSource> source, const BuildOptions& options,
-                                                       ThreadTeam& team);
+                                                       std::shared_ptr<WeightSource> source,
+                                                       const BuildOptions& options, ThreadTeam& team);
 
 // f32 checkpoints are converted when `dtype` is smaller; bf16 and f16 checkpoints under f32 keep
 // their stored dtype (widening in registers is exact). `source` may be let go afterwards unless the

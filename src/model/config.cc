@@ -37,7 +37,8 @@ void read_layer_types(ConfigReader& config, ModelConfig& out) {
   out.sliding_layers.clear();
   for (size_t i = 0; i < types->size(); ++i) {
     const json& type = (*types)[i];
-    const bool recurrent = !out.recurrent_layers.empty() && out.recurrent_layers[i];  // read_recurrent_layers() has read it
+    const bool recurrent =
+        !out.recurrent_layers.empty() && out.recurrent_layers[i];  // read_recurrent_layers() has read it
     if (type != "full_attention" && type != "sliding_attention" && !recurrent) {
       return config.fail("layer_types", "may hold full_attention and sliding_attention here");
     }
@@ -64,7 +65,8 @@ void read_window(ConfigReader& config, ModelConfig& out) {
     if (config.has("layer_types")) {
       // read_layer_types() says which
     } else if (const std::optional<int> usual = usual_window_pattern(type)) {
-      const int pattern = config.integer("sliding_window_pattern", config.integer("_sliding_window_pattern", *usual, 0, 1 << 20), 0, 1 << 20);
+      const int pattern = config.integer("sliding_window_pattern",
+                                         config.integer("_sliding_window_pattern", *usual, 0, 1 << 20), 0, 1 << 20);
       for (int i = 0; i < out.num_layers; ++i) {
         out.sliding_layers[i] = pattern == 0 || (i + 1) % pattern != 0;
       }
@@ -157,7 +159,8 @@ void read_moe(ConfigReader& config, ModelConfig& out) {
   read_expert_groups(config, out);
   out.shared_expert_intermediate_size = read_shared_experts(config, out);
   const bool lfm2 = is_lfm2(out.model_type);
-  out.first_k_dense_replace = config.integer(lfm2 ? "num_dense_layers" : "first_k_dense_replace", lfm2 ? 2 : 0, 0, 1 << 20);
+  out.first_k_dense_replace =
+      config.integer(lfm2 ? "num_dense_layers" : "first_k_dense_replace", lfm2 ? 2 : 0, 0, 1 << 20);
   if (kimi) read_mlp_layer_types(config, out);
   out.moe_layer_freq = config.integer("moe_layer_freq", 1, 1, 1 << 20);
   out.decoder_sparse_step = config.integer("decoder_sparse_step", 1, 1, 1 << 20);
@@ -221,7 +224,8 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
   out.hidden_size = config.required_integer("hidden_size", 1, kMaxDim);
   const bool experts_alone = out.model_type == "qwen3_5_moe_text";  // no layer is dense
   const char* const width = config.has("block_ff_dim") ? "block_ff_dim" : "intermediate_size";
-  out.intermediate_size = experts_alone ? config.integer(width, 1, 1, kMaxDim) : config.required_integer(width, 1, kMaxDim);
+  out.intermediate_size =
+      experts_alone ? config.integer(width, 1, 1, kMaxDim) : config.required_integer(width, 1, kMaxDim);
   if (out.model_type == "lfm2") out.intermediate_size = adjusted_intermediate_size(config, out.intermediate_size);
   out.num_layers = config.required_integer("num_hidden_layers", 1, 4096);
   out.num_q_heads = config.required_integer("num_attention_heads", 1, 65536);

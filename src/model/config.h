@@ -23,7 +23,7 @@ struct RopeConfig {
   double theta = 10000.0;
   double partial_rotary_factor = 1.0;
   double factor = 1.0;                    // linear, llama3, yarn, dynamic
-  double alpha = 0;                       // dynamic: the base's own factor, for every length (HunYuan); 0: by the length
+  double alpha = 0;  // dynamic: the base's own factor, for every length (HunYuan); 0: by the length
   double low_freq_factor = 1.0;           // llama3
   double high_freq_factor = 4.0;
   int original_max_positions = 0;         // llama3, yarn, longrope, dynamic
@@ -49,8 +49,8 @@ struct DualChunkConfig {
   int original_max_positions = 0;         // 0: queries are never scaled
 };
 
-// Latent attention, MLA (DeepSeek-V2, 2405.04434): a token is cached as one row of kv_rank + rope_dim values, from which
-// the keys and values of all heads are projected. A query head is [nope_dim | rope_dim], a value head v_dim.
+// Latent attention, MLA (DeepSeek-V2, 2405.04434): a token is cached as one row of kv_rank + rope_dim values, from
+// which the keys and values of all heads are projected. A query head is [nope_dim | rope_dim], a value head v_dim.
 struct LatentConfig {
   int q_rank = 0;                         // queries are projected through so many values; 0: directly
   int kv_rank = 0;
@@ -94,11 +94,12 @@ struct LinearAttnConfig {
   int v_dim = 0;
   int conv_width = 0;                     // of the short convolution before it, in tokens
   bool channel_decay = false;             // KDA: each channel of k has a decay of its own
-  int generator_rank = 0;                 // Jet-Nemotron: through which the convolution's weights are made; 0: they are fixed
+  int generator_rank = 0;  // Jet-Nemotron: through which the convolution's weights are made; 0: they are fixed
   double norm_eps = 1e-5;                 // Jet-Nemotron: of the norm behind it
 };
 
-// BERT and its like: every token attends to all, or in layers with a window to the sliding_window - 1 tokens on both sides.
+// BERT and its like: every token attends to all, or in layers with a window to the sliding_window - 1 tokens on both
+// sides.
 struct EncoderConfig {
   int learned_positions = 0;              // 0: none
   int first_position = 0;                 // of the first token among them
@@ -107,8 +108,8 @@ struct EncoderConfig {
   std::string label_activation;           // between the two GEMMs that make labels
 };
 
-// What stands on the last layer: logits over the vocabulary, nothing (a model of states, for embeddings), or a score for
-// each of some labels.
+// What stands on the last layer: logits over the vocabulary, nothing (a model of states, for embeddings), or a score
+// for each of some labels.
 enum class ModelHead { vocabulary, none, labels };
 
 // A class name of transformers taken apart: "Qwen3ForSequenceClassification" is the decoder of "Qwen3ForCausalLM" with
@@ -123,7 +124,7 @@ DeclaredModel declared_model(std::string_view architecture);
 // An EAGLE3 head for a target model (model/draft_head.h).
 struct Eagle3Config {
   int draft_vocab_size = 0;               // tokens of its own output head; 0: it has the target's
-  std::vector<int> target_layers;         // it reads the target's rows behind each of these; empty: behind the usual ones
+  std::vector<int> target_layers;  // it reads the target's rows behind each of these; empty: behind the usual ones
 };
 
 struct ModelConfig {
@@ -159,7 +160,7 @@ struct ModelConfig {
   std::optional<RopeConfig> local_rope;   // of sliding-window layers, where it differs (Gemma-3)
 
   int sliding_window = 0;                 // tokens, the row's own among them; 0: none
-  std::vector<bool> sliding_layers;       // [num_layers], also those whose window hides nothing, for local_rope; empty: none
+  std::vector<bool> sliding_layers;  // [num_layers], also those whose window hides nothing, for local_rope; empty: none
 
   std::vector<bool> nope_layers;          // [num_layers] whose q and k are not rotated; empty: none
 
@@ -202,8 +203,12 @@ struct ModelConfig {
   int rope_head_dim() const { return latent ? latent->rope_dim : head_dim; }
   int cached_v_dim() const { return latent ? 0 : head_dim; }  // latent attention reads V out of K
   bool has_recurrent_layers() const { return linear.has_value() || short_conv.has_value(); }
-  int num_recurrent_layers() const { return static_cast<int>(std::count(recurrent_layers.begin(), recurrent_layers.end(), true)); }
-  bool has_windows() const { return sliding_window > 0 && std::count(sliding_layers.begin(), sliding_layers.end(), true) > 0; }
+  int num_recurrent_layers() const {
+    return static_cast<int>(std::count(recurrent_layers.begin(), recurrent_layers.end(), true));
+  }
+  bool has_windows() const {
+    return sliding_window > 0 && std::count(sliding_layers.begin(), sliding_layers.end(), true) > 0;
+  }
   int num_kv_layers() const { return num_layers - num_recurrent_layers(); }
 };
 

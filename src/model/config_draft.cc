@@ -10,7 +10,8 @@ constexpr int kMaxLayers = 4096;
 void read_eagle3(ConfigReader& reader, Eagle3Config& out) {
   out.draft_vocab_size = reader.integer("draft_vocab_size", 0, 1, 1 << 24);
   if (reader.boolean("norm_before_residual", false)) {
-    reader.fail("norm_before_residual", "true is not supported: rows are normed for attention only; heads with false run");
+    reader.fail("norm_before_residual",
+                "true is not supported: rows are normed for attention only; heads with false run");
   }
   const nlohmann::json* const section = reader.find("eagle_config");
   if (section == nullptr) return;
@@ -30,8 +31,8 @@ void read_eagle3(ConfigReader& reader, Eagle3Config& out) {
 }  // namespace
 
 void read_drafts(ConfigReader& reader, ModelConfig& config) {
-  config.num_nextn_layers = reader.integer("num_nextn_predict_layers", reader.integer("mtp_num_hidden_layers", 0, 0, 1024),
-                                           0, 1024);
+  config.num_nextn_layers =
+      reader.integer("num_nextn_predict_layers", reader.integer("mtp_num_hidden_layers", 0, 0, 1024), 0, 1024);
   if (config.architecture == "LlamaForCausalLMEagle3") read_eagle3(reader, config.eagle3.emplace());
 }
 

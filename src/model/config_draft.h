@@ -1,5 +1,5 @@
-// The keys of config.json that say what predicts further tokens: a model's own layers for it, and EAGLE3 heads. Called by
-// parse_config_json.
+// The keys of config.json that say what predicts further tokens: a model's own layers for it, and EAGLE3 heads. Called
+// by parse_config_json.
 #pragma once
 
 #include "model/config.h"

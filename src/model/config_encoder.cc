@@ -99,7 +99,8 @@ std::optional<DeclaredModel> declared_encoder(std::string_view architecture) {
   for (const Family& family : kFamilies) {
     if (!architecture.starts_with(family.name)) continue;
     for (const Suffix& suffix : kSuffixes) {
-      if (architecture.substr(family.name.size()) == suffix.text) return DeclaredModel{std::string(family.encoder), suffix.head};
+      if (architecture.substr(family.name.size()) == suffix.text)
+        return DeclaredModel{std::string(family.encoder), suffix.head};
     }
   }
   return std::nullopt;

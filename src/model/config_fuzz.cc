@@ -18,9 +18,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
        config->sliding_layers.size() != static_cast<size_t>(config->num_layers))) {
     std::abort();
   }
-  if (config->encoder && (config->max_position_embeddings < 1 || config->encoder->first_position < 0 ||
-                          (config->encoder->learned_positions > 0 &&
-                           config->encoder->first_position + config->max_position_embeddings > config->encoder->learned_positions))) {
+  if (config->encoder &&
+      (config->max_position_embeddings < 1 || config->encoder->first_position < 0 ||
+       (config->encoder->learned_positions > 0 &&
+        config->encoder->first_position + config->max_position_embeddings > config->encoder->learned_positions))) {
     std::abort();
   }
   for (const warpweave::RopeConfig& rope : {config->rope, config->local_rope.value_or(config->rope)}) {

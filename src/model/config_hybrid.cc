@@ -13,7 +13,8 @@ constexpr int kWidestConv = 8;  // tokens
 // By layer_types, where a file has them: those called `type`; nullopt: it has none.
 std::optional<std::vector<bool>> layers_of_type(ConfigReader& config, const ModelConfig& model, std::string_view type) {
   const json* types = config.find("layer_types");
-  if (types == nullptr || !types->is_array() || static_cast<int>(types->size()) != model.num_layers) return std::nullopt;
+  if (types == nullptr || !types->is_array() || static_cast<int>(types->size()) != model.num_layers)
+    return std::nullopt;
   std::vector<bool> out;
   for (const json& each : *types) out.push_back(each == type);
   return out;
@@ -27,12 +28,14 @@ void need_full_attention(ConfigReader& config, const char* key, const ModelConfi
 void read_delta_layers(ConfigReader& config, ModelConfig& out) {
   const int interval = config.integer("full_attention_interval", 4, 1, 1 << 20);
   const auto typed = layers_of_type(config, out, "linear_attention");
-  for (int i = 0; i < out.num_layers; ++i) out.recurrent_layers.push_back(typed ? (*typed)[i] : (i + 1) % interval != 0);
+  for (int i = 0; i < out.num_layers; ++i)
+    out.recurrent_layers.push_back(typed ? (*typed)[i] : (i + 1) % interval != 0);
   need_full_attention(config, typed ? "layer_types" : "full_attention_interval", out);
 }
 
 void read_gated_hybrid(ConfigReader& config, ModelConfig& out) {
-  if (!config.boolean("attn_output_gate", true)) config.fail("attn_output_gate", "must be true: attention passes a gate");
+  if (!config.boolean("attn_output_gate", true))
+    config.fail("attn_output_gate", "must be true: attention passes a gate");
   constexpr int kMostHeads = 4096, kWidestHead = 256;
   LinearAttnConfig& linear = out.linear.emplace();
   linear.k_heads = config.required_integer("linear_num_key_heads", 1, kMostHeads);
@@ -104,7 +107,9 @@ void read_jet_nemotron(ConfigReader& config, ModelConfig& out) {
   constexpr int kMostHeads = 4096, kWidestHead = 256;
   const char* const key = "efficient_attention_config";
   const json* section = config.find(key);
-  const auto kind = [&](const char* name) { return section != nullptr && section->is_object() ? section->value(name, json()) : json(); };
+  const auto kind = [&](const char* name) {
+    return section != nullptr && section->is_object() ? section->value(name, json()) : json();
+  };
   const json jet = kind("jet"), window = kind("swa");
   if (!jet.is_object()) return config.fail(key, "must have an object jet");
   ConfigReader own(jet, "config.json: efficient_attention_config.jet");
@@ -121,8 +126,10 @@ void read_jet_nemotron(ConfigReader& config, ModelConfig& out) {
   if (linear.generator_rank < 1) own.fail("dconv_generator_reduction", "leaves no row");
   const json eps = jet.value("norm_eps", json());  // a text in the published files
   const std::string digits = eps.is_string() ? eps.get<std::string>() : "";
-  linear.norm_eps = eps.is_string() ? std::strtod(digits.c_str(), nullptr) : own.number("norm_eps", 1e-5, kNormEpsRange);
-  if (!(linear.norm_eps >= kNormEpsRange.min && linear.norm_eps <= kNormEpsRange.max)) own.fail("norm_eps", "must be a number from 1e-12 to 1");
+  linear.norm_eps =
+      eps.is_string() ? std::strtod(digits.c_str(), nullptr) : own.number("norm_eps", 1e-5, kNormEpsRange);
+  if (!(linear.norm_eps >= kNormEpsRange.min && linear.norm_eps <= kNormEpsRange.max))
+    own.fail("norm_eps", "must be a number from 1e-12 to 1");
   if (!own.status().ok()) config.fail(own.status());
   const auto jets = layers_of_type(config, out, "jet"), windows = layers_of_type(config, out, "swa"),
              full = layers_of_type(config, out, "attn");

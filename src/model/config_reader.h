@@ -84,7 +84,8 @@ class ConfigReader {
     if (value == nullptr) return out;
     const nlohmann::json list = value->is_array() ? *value : nlohmann::json::array({*value});
     for (const nlohmann::json& item : list) {
-      if (!item.is_number_integer() || item.get<double>() < 0 || item.get<double>() > 2147483647.0 || out.size() >= 4096) {
+      if (!item.is_number_integer() || item.get<double>() < 0 || item.get<double>() > 2147483647.0 ||
+          out.size() >= 4096) {
         fail(key, "must be a token id or a list of token ids, got " + shown(*value));
         return {};
       }

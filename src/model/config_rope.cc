@@ -64,7 +64,8 @@ RopeConfig::Type read_type(ConfigReader& r, const std::string& model_type) {
   if (type == "llama3") return Type::llama3;
   if (type == "yarn") return Type::yarn;
   if (type == "dynamic") return Type::dynamic;
-  r.fail("rope_type", "is '" + type.substr(0, 40) + "'; supported are default, linear, llama3, yarn, longrope and dynamic");
+  r.fail("rope_type",
+         "is '" + type.substr(0, 40) + "'; supported are default, linear, llama3, yarn, longrope and dynamic");
   return Type::plain;
 }
 
@@ -136,13 +137,15 @@ void check_rope(ConfigReader& config, const ModelConfig& model, RopeConfig& rope
 }
 
 // Of layers with a sliding window, where it is another than that of full attention.
-std::optional<RopeConfig> read_local_rope(ConfigReader& config, const json* parameters, double theta, const ModelConfig& model) {
+std::optional<RopeConfig> read_local_rope(ConfigReader& config, const json* parameters, double theta,
+                                          const ModelConfig& model) {
   if (parameters != nullptr) {
     if (!parameters->contains("sliding_attention")) return std::nullopt;
     return read_rope(config, &(*parameters)["sliding_attention"], theta);
   }
   RopeConfig local;
-  local.theta = config.number("rope_local_base_freq", model.model_type == "olmo3" ? model.rope.theta : 1e4, kRopeThetaRange);
+  local.theta =
+      config.number("rope_local_base_freq", model.model_type == "olmo3" ? model.rope.theta : 1e4, kRopeThetaRange);
   // The windows of OLMo 3 are not stretched.
   return config.has("rope_local_base_freq") || model.model_type == "olmo3" ? std::optional(local) : std::nullopt;
 }

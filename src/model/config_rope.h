@@ -7,8 +7,8 @@
 
 namespace warpweave {
 
-// Fills rope, local_rope and, for dynamic scaling, the longer context; after the shape, latent attention among it. Every
-// rope is held to the rules of its type: it gives finite frequencies at every length.
+// Fills rope, local_rope and, for dynamic scaling, the longer context; after the shape, latent attention among it.
+// Every rope is held to the rules of its type: it gives finite frequencies at every length.
 void read_ropes(ConfigReader& config, ModelConfig& out);
 
 // Fills nope_layers. After sliding_layers, before drop_idle_window().

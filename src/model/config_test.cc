@@ -37,11 +37,13 @@ TEST(Config, NumbersAreRefusedByNameOrOfUse) {
   const auto check = [&](const json& config, const std::string& key, const char* value) {
     const auto parsed = parse_config_json(config.dump());
     if (!parsed.ok()) {
-      EXPECT_NE(parsed.status().message().find(key), std::string::npos) << key << "=" << value << ": " << parsed.status().message();
+      EXPECT_NE(parsed.status().message().find(key), std::string::npos)
+          << key << "=" << value << ": " << parsed.status().message();
       return;
     }
     EXPECT_TRUE(parsed->norm_eps > 1e-20 && parsed->norm_eps <= 1) << key << "=" << value;
-    for (double cap : {parsed->attention_softcap, parsed->final_softcap}) EXPECT_TRUE(cap >= 1e-3 && cap < 1e10) << key << "=" << value;
+    for (double cap : {parsed->attention_softcap, parsed->final_softcap})
+      EXPECT_TRUE(cap >= 1e-3 && cap < 1e10) << key << "=" << value;
     EXPECT_GE(parsed->experts_per_token, parsed->num_experts > 0 ? 1 : 0);
     const RopeFrequencies f = rope_frequencies(parsed->rope, parsed->head_dim, parsed->max_position_embeddings, 4096);
     EXPECT_FALSE(f.inv_freq.empty()) << key << "=" << value;
@@ -81,7 +83,10 @@ TEST(Config, NumbersOfEncodersAreRefusedByNameOrOfUse) {
   json modern = tiny_encoder("ModernBertForSequenceClassification", "modernbert");
   bert.update({{"type_vocab_size", 2}, {"layer_norm_eps", 1e-12}});
   roberta.update({{"pad_token_id", 1}, {"max_position_embeddings", 130}});
-  modern.update({{"local_attention", 8}, {"norm_eps", 1e-5}, {"global_attn_every_n_layers", 3}, {"global_rope_theta", 160000.0},
+  modern.update({{"local_attention", 8},
+                 {"norm_eps", 1e-5},
+                 {"global_attn_every_n_layers", 3},
+                 {"global_rope_theta", 160000.0},
                  {"local_rope_theta", 10000.0}});
   for (const json& base : {bert, roberta, modern}) {
     ASSERT_TRUE(parse_config_json(base.dump()).ok()) << parse_config_json(base.dump()).status().message();
@@ -98,7 +103,8 @@ TEST(Config, NumbersOfEncodersAreRefusedByNameOrOfUse) {
         const EncoderConfig& encoder = *parsed->encoder;
         EXPECT_GE(parsed->max_position_embeddings, 1) << key << "=" << value;
         EXPECT_TRUE(encoder.learned_positions == 0 ||
-                    encoder.first_position + parsed->max_position_embeddings <= encoder.learned_positions) << key << "=" << value;
+                    encoder.first_position + parsed->max_position_embeddings <= encoder.learned_positions)
+            << key << "=" << value;
       }
     }
   }
@@ -270,8 +276,10 @@ TEST(Config, ReadsDraftHeads) {
   EXPECT_EQ(parse(R"(, "norm_before_residual": true)").status().field(), "norm_before_residual");
   EXPECT_EQ(parse(R"(, "eagle_config": 1)").status().field(), "eagle_config");
   for (const char* ids : {"[1, 2]", "[1, 2, 3, 4]", "[1, 2, 100000]", "[-1, 2, 3]"}) {
-    EXPECT_EQ(parse(std::string(R"(, "eagle_config": {"eagle_aux_hidden_state_layer_ids": )") + ids + "}").status().field(),
-              "eagle_aux_hidden_state_layer_ids") << ids;
+    EXPECT_EQ(
+        parse(std::string(R"(, "eagle_config": {"eagle_aux_hidden_state_layer_ids": )") + ids + "}").status().field(),
+        "eagle_aux_hidden_state_layer_ids")
+        << ids;
   }
   EXPECT_EQ(parse(R"(, "eagle_config": {"use_aux_hidden_state": false})").status().field(), "use_aux_hidden_state");
 }

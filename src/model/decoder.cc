@@ -70,7 +70,8 @@ std::unique_ptr<Mixer> DecoderModel::make(const GdnWeights& weights, const Layer
 }
 std::unique_ptr<Mixer> DecoderModel::make(const ShortConvWeights& weights, const LayerPlan&) {
   const int state_layer = static_cast<int>(recurrent_mixers_.size());
-  return recurrent(std::make_unique<ShortConvMixer>(weights, state_layer, short_conv_workspace_), weights.in.out_features());
+  return recurrent(std::make_unique<ShortConvMixer>(weights, state_layer, short_conv_workspace_),
+                   weights.in.out_features());
 }
 std::unique_ptr<FeedForward> DecoderModel::make(const DenseWeights& weights) {
   return std::make_unique<DenseFeedForward>(weights, spec_.activation, glu_workspace_);
@@ -120,15 +121,18 @@ void DecoderModel::embed_ids(std::span<const int32_t> ids, float* out, ThreadTea
   gather(weights_.lm_head);
 }
 
-void DecoderModel::head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team, const PackedLinear* head) const {
+void DecoderModel::head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team,
+                               const PackedLinear* head) const {
   const PackedLinear& product = head != nullptr ? *head : weights_.lm_head;
   const int64_t columns = product.out_features();
-  product.forward({.data = rows, .rows = count, .row_stride = spec_.hidden_size}, {.data = out, .row_stride = columns}, team);
+  product.forward({.data = rows, .rows = count, .row_stride = spec_.hidden_size}, {.data = out, .row_stride = columns},
+                  team);
   scale_and_cap(out, count, columns, team);
 }
 
 Result<PackedLinear> DecoderModel::head_of(std::span<const int32_t> tokens, ThreadTeam& team) const {
-  if (config_.lm_head_bias) return Status::unsupported("the model's output head has a bias, of which no part can be taken");
+  if (config_.lm_head_bias)
+    return Status::unsupported("the model's output head has a bias, of which no part can be taken");
   const int64_t count = static_cast<int64_t>(tokens.size()), cols = spec_.hidden_size;
   std::vector<float> rows(count * cols);
   embedding_gather(weights_.lm_head, tokens.data(), count, 1, rows.data(), team);
@@ -136,7 +140,8 @@ Result<PackedLinear> DecoderModel::head_of(std::span<const int32_t> tokens, Thre
   std::vector<uint16_t> narrowed(narrow ? rows.size() : 0);
   if (narrow) f32_to_bf16_row(rows.data(), static_cast<int64_t>(rows.size()), narrowed.data());
   const void* const values = narrow ? static_cast<const void*>(narrowed.data()) : rows.data();
-  const TensorView weight = {.data = values, .dtype = narrow ? DType::bf16 : DType::f32, .rank = 2, .shape = {count, cols}};
+  const TensorView weight = {
+      .data = values, .dtype = narrow ? DType::bf16 : DType::f32, .rank = 2, .shape = {count, cols}};
   const LinearPart part = {.weight = weight, .bias = {}};
   return PackedLinear::pack({&part, 1}, {.compute = narrow ? ComputeMode::bf16 : ComputeMode::f32}, team);
 }
@@ -151,8 +156,8 @@ void DecoderModel::look_for_nan(int layer, std::string_view part) {
 Status DecoderModel::forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention, ThreadTeam& team,
                              HostRecurrent* recurrent) {
   if (!keeps_hidden_ || batch.num_tokens == 0) {
-    return run(nullptr, batch, {.batch = batch, .cache = cache, .attention = attention, .x = x_, .recurrent = recurrent},
-               team);
+    return run(nullptr, batch,
+               {.batch = batch, .cache = cache, .attention = attention, .x = x_, .recurrent = recurrent}, team);
   }
   ForwardBatch whole = batch;
   for (int32_t row = static_cast<int32_t>(all_rows_.size()); row < batch.num_tokens; ++row) all_rows_.push_back(row);
@@ -171,7 +176,8 @@ int DecoderModel::rehearsed_layers() const {
   int count = 0;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = layers_[i];
-    const bool is_new = kinds.emplace(layer.mixer->name(), layer.feed_forward != nullptr ? layer.feed_forward->name() : "").second;
+    const bool is_new =
+        kinds.emplace(layer.mixer->name(), layer.feed_forward != nullptr ? layer.feed_forward->name() : "").second;
     if (is_new) count = static_cast<int>(i) + 1;
   }
   return count;

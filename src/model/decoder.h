@@ -41,7 +41,7 @@ struct DecoderWeights {
   TensorView embedding;             // [vocab, hidden]; data == nullptr: rows of lm_head (tied)
   std::shared_ptr<const void> embedding_owner;  // keeps `embedding` alive
   PackedLinear lm_head;             // empty: the model has no vocabulary to choose from (ModelHead)
-  PackedLinear fc;                  // of a draft head (model/draft_head.h), which has no embedding: [hidden, fc_inputs * hidden]
+  PackedLinear fc;  // of a draft head (model/draft_head.h), which has no embedding: [hidden, fc_inputs * hidden]
   DraftNorms draft_norms;           // of a draft head
   EncoderInput encoder_input;       // of encoders: what joins the embeddings
   RowNorm final_norm;               // without a weight: the rows are normed already
@@ -74,14 +74,14 @@ class DecoderModel {
   // batch's state_slots; null where there are none.
   Status forward(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention, ThreadTeam& team,
                  HostRecurrent* recurrent = nullptr);
-  // A forward of `batch` through the first layers alone, until each kind was among them, so that memory that grows with the
-  // rows of a batch is there before the first request. Its results mean nothing and no expert counts it.
+  // A forward of `batch` through the first layers alone, until each kind was among them, so that memory that grows with
+  // the rows of a batch is there before the first request. Its results mean nothing and no expert counts it.
   Status rehearse(const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention, ThreadTeam& team,
                   HostRecurrent* recurrent = nullptr);
   int rehearsed_layers() const;
-  // A forward of ForwardMode::target_verify leaves the states of recurrent layers as they were; this moves them along each
-  // request's accepted nodes, up to row accepted[request] of its own. After it, before the next forward, while its batch
-  // is as it was. Does nothing where there are no such layers.
+  // A forward of ForwardMode::target_verify leaves the states of recurrent layers as they were; this moves them along
+  // each request's accepted nodes, up to row accepted[request] of its own. After it, before the next forward, while its
+  // batch is as it was. Does nothing where there are no such layers.
   Status commit_states(std::span<const int32_t> accepted, HostRecurrent& recurrent, ThreadTeam& team);
   // For the next forward: what stands in place of the embeddings of some rows. `rows` outlives it.
   void bring_inputs(std::span<const InputRows> rows) { inputs_ = rows; }
@@ -107,13 +107,16 @@ class DecoderModel {
   // [num_tokens, layers * hidden].
   void keep_layers(std::vector<int> layers) { kept_layers_ = std::move(layers); }
   const float* hidden() const { return hidden_.data(); }
-  int64_t hidden_width() const { return spec_.hidden_size * std::max<int64_t>(1, static_cast<int64_t>(kept_layers_.size())); }
+  int64_t hidden_width() const {
+    return spec_.hidden_size * std::max<int64_t>(1, static_cast<int64_t>(kept_layers_.size()));
+  }
 
   // Embedding and head for a draft model that shares them: [ids, hidden], and [rows, vocab] from rows that no norm
   // is wanted of.
   void embed_ids(std::span<const int32_t> ids, float* out, ThreadTeam& team) const;
   // `head`: what head_of() gave, whose tokens are then the columns; null: the model's own.
-  void head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team, const PackedLinear* head = nullptr) const;
+  void head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team,
+                   const PackedLinear* head = nullptr) const;
   // A copy of the head's rows of these tokens. Errors: `unsupported`, of a head with a bias.
   Result<PackedLinear> head_of(std::span<const int32_t> tokens, ThreadTeam& team) const;
 

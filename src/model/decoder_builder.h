@@ -91,8 +91,8 @@ Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
   const bool reads_rows = index == 0 && !traits_.first_mixer_norm;
   BranchNames mixer = {prefix + "self_attn.", reads_rows ? "" : named(norms.mixer_in), named(norms.mixer_out),
                        named(norms.mixer_after)};
-  BranchNames feed_forward = {prefix + traits_.mlp_names.block + ".", named(norms.feed_forward_in), named(norms.feed_forward_out),
-                              named(norms.feed_forward_after)};
+  BranchNames feed_forward = {prefix + traits_.mlp_names.block + ".", named(norms.feed_forward_in),
+                              named(norms.feed_forward_out), named(norms.feed_forward_after)};
   switch (traits_.layers[index].mixer) {
     case MixerKind::attention: {
       WW_ASSIGN_OR_RETURN(out.mixer, build_attention(pack_, mixer));

@@ -22,7 +22,8 @@ struct StoredNames {
 
 class HeadWeights final : public RenamedWeights {
  public:
-  HeadWeights(std::shared_ptr<WeightSource> source, StoredNames names) : RenamedWeights(std::move(source)), names_(std::move(names)) {}
+  HeadWeights(std::shared_ptr<WeightSource> source, StoredNames names)
+      : RenamedWeights(std::move(source)), names_(std::move(names)) {}
 
  protected:
   std::string renamed(std::string_view name) const override {
@@ -76,8 +77,8 @@ Result<ModelConfig> nextn_config(const ModelConfig& target, const WeightSource& 
   out.nextn_layer = target.num_layers;
   const std::string fc = nextn_names(out).fc + "weight";
   if (!source.has(fc)) {
-    return Status::unsupported(fmt::format("the checkpoint of {} has no layer that predicts further tokens ({} is missing)",
-                                           target.architecture, fc));
+    return Status::unsupported(fmt::format(
+        "the checkpoint of {} has no layer that predicts further tokens ({} is missing)", target.architecture, fc));
   }
   out.num_layers = 1;
   out.linear.reset();
@@ -97,14 +98,16 @@ Result<std::vector<int>> eagle3_target_layers(const Eagle3Config& config, int ta
   if (layers.empty()) layers = {1, target_layers / 2 - 1, target_layers - 4};
   for (const int layer : layers) {
     if (layer >= 0 && layer < target_layers - 1) continue;
-    return Status::invalid_argument(
-        fmt::format("the head reads rows behind layer {} of the model, which has {}; eagle_aux_hidden_state_layer_ids of its "
-                    "config.json must name three of 0 to {}", layer, target_layers, target_layers - 2));
+    return Status::invalid_argument(fmt::format(
+        "the head reads rows behind layer {} of the model, which has {}; eagle_aux_hidden_state_layer_ids of its "
+        "config.json must name three of 0 to {}",
+        layer, target_layers, target_layers - 2));
   }
   return layers;
 }
 
-Result<std::vector<int32_t>> eagle3_tokens(const ModelConfig& config, const WeightSource& source, int target_vocab_size) {
+Result<std::vector<int32_t>> eagle3_tokens(const ModelConfig& config, const WeightSource& source,
+                                           int target_vocab_size) {
   std::vector<int32_t> out;
   if (!source.has("d2t")) return out;
   const int64_t count = config.vocab_size, shape[] = {count};
@@ -121,8 +124,9 @@ Result<std::vector<int32_t>> eagle3_tokens(const ModelConfig& config, const Weig
       offset = narrow;
     }
     if (offset < -i || offset >= target_vocab_size - i) {
-      return Status::data_loss(fmt::format("tensor d2t: token {} of the head is {} further in the model, which has {} tokens", i,
-                                           offset, target_vocab_size));
+      return Status::data_loss(
+          fmt::format("tensor d2t: token {} of the head is {} further in the model, which has {} tokens", i, offset,
+                      target_vocab_size));
     }
     out.push_back(static_cast<int32_t>(i + offset));
   }

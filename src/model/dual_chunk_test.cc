@@ -96,7 +96,8 @@ TEST(DualChunkConfig, Rules) {
     ASSERT_FALSE(parsed.ok()) << wrong.section;
     EXPECT_NE(parsed.status().message().find(wrong.message), std::string::npos) << parsed.status().message();
   }
-  EXPECT_TRUE(parse_config_json(config_json(R"({"sparse_attention_config": {}, "sparse_attention_enabled": false})")).ok());
+  EXPECT_TRUE(
+      parse_config_json(config_json(R"({"sparse_attention_config": {}, "sparse_attention_enabled": false})")).ok());
 }
 
 class DualChunkModel : public testing::Test {

@@ -93,7 +93,8 @@ class EncoderWeights final : public RenamedWeights {
 
 }  // namespace
 
-std::shared_ptr<WeightSource> encoder_weight_names(std::shared_ptr<WeightSource> source, std::string_view architecture) {
+std::shared_ptr<WeightSource> encoder_weight_names(std::shared_ptr<WeightSource> source,
+                                                   std::string_view architecture) {
   for (const EncoderNames& names : kEncoders) {
     if (names.architecture == architecture) return std::make_shared<EncoderWeights>(std::move(source), names);
   }

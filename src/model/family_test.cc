@@ -166,27 +166,26 @@ TEST_P(FamilyTest, Bfloat16StaysClose) {
   EXPECT_LT(std::sqrt(error / norm), experts ? 0.15 : 0.08);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, FamilyTest,
-                         testing::Values("llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "qwen3-next",
-                                         "gemma2", "gemma3", "gpt-oss", "gguf-qwen2", "gguf-qwen3",
-                                         "gguf-qwen3moe", "gguf-gemma2", "gguf-gemma3", "mixtral-moe", "qwen2-moe",
-                                         "glm4-moe", "olmoe-moe", "phimoe-moe", "phimoe-moe-long", "gguf-mixtral-moe",
-                                         "deepseek-v2-moe", "deepseek-v2-groups-moe", "deepseek-v3-moe", "deepseek-v3-halves-moe",
-                                         "gguf-qwen2-moe", "gguf-olmoe-moe", "gguf-glm4-moe", "gguf-phimoe-moe",
-                                         "phi3", "phi3-long", "olmo2", "olmo3", "granite", "cohere2", "gemma", "glm4", "smollm3",
-                                         "stablelm", "stablelm-parallel", "starcoder2", "falcon3", "exaone4", "ernie4_5",
-                                         "hunyuan", "seed_oss", "dynamic", "gguf-gemma", "gguf-phi3", "gguf-olmo2", "gguf-olmo3",
-                                         "gguf-granite", "gguf-cohere2", "gguf-glm4", "gguf-smollm3", "gguf-stablelm",
-                                         "gguf-starcoder2", "gguf-exaone4", "gguf-ernie4_5", "gguf-hunyuan",
-                                         "gguf-seed_oss", "qwen3_5", "qwen3_5-moe", "qwen3_5-moe-wrapped",
-                                         "lfm2", "lfm2-bias", "lfm2-moe", "gguf-lfm2", "gguf-lfm2-moe", "kimi-linear-moe", "jet-nemotron",
-                                         "gguf-deepseek-v2-moe", "gguf-deepseek-v2-joined-moe", "gguf-deepseek-v3-moe",
-                                         "gguf-deepseek-blocks-moe", "gguf-kimi-linear-moe"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Families, FamilyTest,
+    testing::Values("llama", "llama-bias", "mistral", "qwen2", "qwen3", "qwen3-moe", "qwen3-next", "gemma2", "gemma3",
+                    "gpt-oss", "gguf-qwen2", "gguf-qwen3", "gguf-qwen3moe", "gguf-gemma2", "gguf-gemma3", "mixtral-moe",
+                    "qwen2-moe", "glm4-moe", "olmoe-moe", "phimoe-moe", "phimoe-moe-long", "gguf-mixtral-moe",
+                    "deepseek-v2-moe", "deepseek-v2-groups-moe", "deepseek-v3-moe", "deepseek-v3-halves-moe",
+                    "gguf-qwen2-moe", "gguf-olmoe-moe", "gguf-glm4-moe", "gguf-phimoe-moe", "phi3", "phi3-long",
+                    "olmo2", "olmo3", "granite", "cohere2", "gemma", "glm4", "smollm3", "stablelm", "stablelm-parallel",
+                    "starcoder2", "falcon3", "exaone4", "ernie4_5", "hunyuan", "seed_oss", "dynamic", "gguf-gemma",
+                    "gguf-phi3", "gguf-olmo2", "gguf-olmo3", "gguf-granite", "gguf-cohere2", "gguf-glm4",
+                    "gguf-smollm3", "gguf-stablelm", "gguf-starcoder2", "gguf-exaone4", "gguf-ernie4_5", "gguf-hunyuan",
+                    "gguf-seed_oss", "qwen3_5", "qwen3_5-moe", "qwen3_5-moe-wrapped", "lfm2", "lfm2-bias", "lfm2-moe",
+                    "gguf-lfm2", "gguf-lfm2-moe", "kimi-linear-moe", "jet-nemotron", "gguf-deepseek-v2-moe",
+                    "gguf-deepseek-v2-joined-moe", "gguf-deepseek-v3-moe", "gguf-deepseek-blocks-moe",
+                    "gguf-kimi-linear-moe"),
+    [](const auto& info) {
+      std::string name = info.param;
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name;
+    });
 
 // Layer 1 of 3 is dense; the last layer's feed-forward runs for the rows with wanted logits alone.
 TEST(FamilyMoe, CountsWhichExpertsWereChosen) {

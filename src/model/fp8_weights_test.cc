@@ -78,8 +78,8 @@ Fp8Folders make_fp8(const fs::path& folder, Fp8Scales kind) {
     if (kind == Fp8Scales::block) {
       stored.add(tensor.name + "_scale_inv", {static_cast<int64_t>(scales.size()) / across, across}, scales);
     } else {
-      stored.add(tensor.name + "_scale", kind == Fp8Scales::row ? std::vector<int64_t>{rows, 1} : std::vector<int64_t>{},
-                 scales);
+      stored.add(tensor.name + "_scale",
+                 kind == Fp8Scales::row ? std::vector<int64_t>{rows, 1} : std::vector<int64_t>{}, scales);
     }
     meant.add(tensor.name, shape, values);
   }
@@ -108,7 +108,8 @@ TEST_F(Fp8WeightsTest, EightBitWeightsGiveTheModelThatTheyMean) {
 TEST_F(Fp8WeightsTest, EightBitWeightsAreFoundAsTheyAre) {
   for (const Fp8Scales kind : {Fp8Scales::tensor, Fp8Scales::row, Fp8Scales::block}) {
     const Fp8Folders folders = make_fp8(folder_, kind);
-    auto bundle = open_model_bundle(folders.stored, {.load_format = "auto", .tokenizer_path = {}, .skip_tokenizer = true});
+    auto bundle =
+        open_model_bundle(folders.stored, {.load_format = "auto", .tokenizer_path = {}, .skip_tokenizer = true});
     ASSERT_TRUE(bundle.ok()) << bundle.status().message();
     const std::string name = "model.layers.1.mlp.down_proj.weight";
     const int64_t shape[] = {bundle->config.hidden_size, bundle->config.intermediate_size};
@@ -135,7 +136,8 @@ Result<ModelBundle> open_rounded(const fs::path& path, const std::string& load_f
 // --quantization fp8: the layers' projections are rounded, a scale a row; all else stays.
 TEST_F(Fp8WeightsTest, QuantizationRoundsTheProjectionsAlone) {
   for (const char* format : {"auto", "dummy"}) {
-    const auto plain = open_model_bundle(folder_, {.load_format = format, .tokenizer_path = {}, .skip_tokenizer = true});
+    const auto plain =
+        open_model_bundle(folder_, {.load_format = format, .tokenizer_path = {}, .skip_tokenizer = true});
     const auto rounded = open_rounded(folder_, format);
     ASSERT_TRUE(plain.ok() && rounded.ok()) << rounded.status().message();
     const int64_t hidden = plain->config.hidden_size, ffn = plain->config.intermediate_size;
@@ -163,7 +165,8 @@ TEST_F(Fp8WeightsTest, DummyWeightsFollowTheConfiguredBlocks) {
   edit_config([](json& config) {
     config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {16, 16}}};
   });
-  const auto bundle = open_model_bundle(folder_, {.load_format = "dummy", .tokenizer_path = {}, .skip_tokenizer = true});
+  const auto bundle =
+      open_model_bundle(folder_, {.load_format = "dummy", .tokenizer_path = {}, .skip_tokenizer = true});
   ASSERT_TRUE(bundle.ok()) << bundle.status().message();
   const int64_t shape[] = {bundle->config.intermediate_size, bundle->config.hidden_size};
   const auto matrix = bundle->weights->find_fp8("model.layers.0.mlp.up_proj.weight", shape);
@@ -185,7 +188,8 @@ TEST_F(Fp8WeightsTest, QuantizationOfWhatIsQuantizedIsRefused) {
 // The flag says what an fp8 checkpoint is already: it stays as stored.
 TEST_F(Fp8WeightsTest, QuantizationOfAnEightBitCheckpointChangesNothing) {
   const Fp8Folders folders = make_fp8(folder_, Fp8Scales::block);
-  const auto plain = open_model_bundle(folders.stored, {.load_format = "auto", .tokenizer_path = {}, .skip_tokenizer = true});
+  const auto plain =
+      open_model_bundle(folders.stored, {.load_format = "auto", .tokenizer_path = {}, .skip_tokenizer = true});
   const auto flagged = open_rounded(folders.stored);
   ASSERT_TRUE(plain.ok() && flagged.ok());
   const std::string name = "model.layers.0.mlp.up_proj.weight";
@@ -211,7 +215,8 @@ TEST_F(Fp8WeightsTest, CompressedTensorsOfEightBitFloatsAreRead) {
   const auto stored = open();
   ASSERT_TRUE(stored.ok() && meant.ok()) << stored.status().message();
   EXPECT_EQ(*(*stored)->feed(ids), *(*meant)->feed(ids));
-  edit_config([](json& config) { config["quantization_config"]["config_groups"]["group_0"]["weights"]["type"] = "int"; });
+  edit_config(
+      [](json& config) { config["quantization_config"]["config_groups"]["group_0"]["weights"]["type"] = "int"; });
   expect_refusal(open(), StatusCode::unsupported, {"compressed-tensors", "8-bit floats"});
 }
 

@@ -20,7 +20,7 @@ struct GgufArch {
   bool gelu = false;
   bool experts_renormalised = true;  // where the file does not say
   bool post_attention_norm = false;  // what transformers calls post_attention_layernorm is called so, not ffn_norm
-  int window_pattern = 0;          // where windows are and the file does not say: one layer in so many has none; 0: all have
+  int window_pattern = 0;  // where windows are and the file does not say: one layer in so many has none; 0: all have
 };
 
 // `unsupported`, listing what is supported, for another name.

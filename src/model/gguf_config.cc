@@ -21,7 +21,8 @@ class Metadata {
     const int64_t* value = get<int64_t>(key, "an integer");
     if (value == nullptr) return fallback;
     if (*value < min || *value > max) {
-      fail(key, "must be from " + std::to_string(min) + " to " + std::to_string(max) + ", got " + std::to_string(*value));
+      fail(key,
+           "must be from " + std::to_string(min) + " to " + std::to_string(max) + ", got " + std::to_string(*value));
       return fallback;
     }
     return static_cast<int>(*value);
@@ -326,7 +327,8 @@ Result<ModelConfig> read_gguf_config(const GgufContents& file, const GgufArch& a
     return Status::data_loss("tensor token_embd.weight is missing");
   }
   out.vocab_size = static_cast<int>(std::min<int64_t>(embedding->second.shape[0], 1 << 24));
-  for (const char* key : {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
+  for (const char* key :
+       {"tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"}) {
     const int64_t* id = file.get<int64_t>(key);
     if (id == nullptr) continue;
     if (*id < 0 || *id >= out.vocab_size) {

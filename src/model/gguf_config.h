@@ -1,5 +1,5 @@
-// The metadata of a GGUF file as ModelConfig (config.h): what llama.cpp's converter writes, and what shows only in which
-// tensors there are. Errors name the key, the rule and the value. Pure.
+// The metadata of a GGUF file as ModelConfig (config.h): what llama.cpp's converter writes, and what shows only in
+// which tensors there are. Errors name the key, the rule and the value. Pure.
 #pragma once
 
 #include "model/config.h"

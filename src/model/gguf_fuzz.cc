@@ -26,7 +26,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       const auto view = model->weights->find("model.embed_tokens.weight", shape);
       if (view.ok()) model->weights->release(*view);
       (void)model->weights->has("model.layers.0.mlp.experts.0.gate_proj.weight");
-      const int64_t q_shape[] = {int64_t{model->config.num_q_heads} * model->config.head_dim, model->config.hidden_size};
+      const int64_t q_shape[] = {int64_t{model->config.num_q_heads} * model->config.head_dim,
+                                 model->config.hidden_size};
       (void)model->weights->find("model.layers.0.self_attn.q_proj.weight", q_shape).ok();
       const int64_t norm_shape[] = {model->config.hidden_size};
       (void)model->weights->find("model.norm.weight", norm_shape).ok();

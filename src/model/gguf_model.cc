@@ -84,7 +84,8 @@ class GgufSource : public WeightSource {
     const std::string_view rest = name.substr(experts + kExperts.size());
     const size_t dot = rest.find('.');
     const int64_t expert = std::strtol(std::string(rest.substr(0, dot)).c_str(), nullptr, 10);
-    std::string stacked = gguf_name(std::string(name.substr(0, experts)) + "." + std::string(rest.substr(dot + 1)), arch_);
+    std::string stacked =
+        gguf_name(std::string(name.substr(0, experts)) + "." + std::string(rest.substr(dot + 1)), arch_);
     const size_t kind = stacked.rfind('.');
     if (kind == stacked.npos) return {};
     stacked.insert(kind, "_exps");
@@ -136,7 +137,8 @@ class GgufSource : public WeightSource {
     return result;
   }
 
-  // Two formats have no kernels of their own: what llama.cpp's quantizer falls back to where a row is no multiple of 256.
+  // Two formats have no kernels of their own: what llama.cpp's quantizer falls back to where a row is no multiple of
+  // 256.
   static DType stored_dtype(DType dtype) {
     return dtype == DType::q5_0 ? DType::q8_0 : dtype == DType::q5_1 ? DType::f32 : dtype;
   }

@@ -68,7 +68,8 @@ double relative_error(std::span<const float> got, std::span<const float> wanted)
 
 // PyTorch's rounding of the same weights moves these logits by 0.0344 (a scale a row) and 0.0384 (blocks).
 TEST(TaleGolden, WeightsRoundedTo8BitsStayClose) {
-  const auto ids = read_json("models/tale-llama/golden.json").at("prompts")[0].at("input_ids").get<std::vector<int32_t>>();
+  const auto ids =
+      read_json("models/tale-llama/golden.json").at("prompts")[0].at("input_ids").get<std::vector<int32_t>>();
   const auto exact = open_or_fail("models/tale-llama")->feed(ids);
   ASSERT_TRUE(exact.ok());
   for (const auto& [config, error] : {std::pair{Fp8Config{}, 0.0344}, {Fp8Config{128, 128}, 0.0384}}) {

@@ -94,9 +94,13 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   }
   WW_RETURN_IF_ERROR(workspace_.status());
   if (config_.num_experts == 0) return {};
-  GpuExperts::Options options = {.spec = spec_, .dtype = dtype_, .max_rows = tokens, .ffn = config_.moe_intermediate_size,
-                                       .in_8_bits = experts_in_8_bits, .batch_invariant = limits.batch_invariant,
-                                       .dice = limits.routing_dice};
+  GpuExperts::Options options = {.spec = spec_,
+                                 .dtype = dtype_,
+                                 .max_rows = tokens,
+                                 .ffn = config_.moe_intermediate_size,
+                                 .in_8_bits = experts_in_8_bits,
+                                 .batch_invariant = limits.batch_invariant,
+                                 .dice = limits.routing_dice};
   options.spec.router.shared = routed_and_shared - config_.num_experts;
   WW_ASSIGN_OR_RETURN(experts_, GpuExperts::create(options, workspace_));
   return {};
@@ -162,7 +166,8 @@ std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuGdnWeights& weights, const L
   return mixer;
 }
 std::unique_ptr<GpuMixer> GpuDecoder::make(const GpuShortConvWeights& weights, const LayerPlan&) {
-  auto mixer = std::make_unique<GpuShortConvMixer>(weights, static_cast<int>(recurrent_mixers_.size()), short_conv_workspace_);
+  auto mixer =
+      std::make_unique<GpuShortConvMixer>(weights, static_cast<int>(recurrent_mixers_.size()), short_conv_workspace_);
   recurrent_mixers_.push_back(mixer.get());
   return mixer;
 }
@@ -178,16 +183,23 @@ std::unique_ptr<GpuFeedForward> GpuDecoder::make(const GpuExpertsWeights& weight
 
 // What x starts as.
 void GpuDecoder::embed(const ForwardBatch& batch, const GpuFutureTokens& futures) {
-  gpu::embedding({.table = weights_.embedding, .dtype = dtype_, .ids = batch.device.input_ids,
-                  .future_slots = futures.slots, .sampled = futures.sampled, .rows = x_.rows(), .cols = spec_.hidden_size,
-                  .scale = spec_.embedding_scale, .out = x_.data()},
+  gpu::embedding({.table = weights_.embedding,
+                  .dtype = dtype_,
+                  .ids = batch.device.input_ids,
+                  .future_slots = futures.slots,
+                  .sampled = futures.sampled,
+                  .rows = x_.rows(),
+                  .cols = spec_.hidden_size,
+                  .scale = spec_.embedding_scale,
+                  .out = x_.data()},
                  x_.stream());
 }
 
 Status GpuDecoder::place_inputs(std::span<const InputRows> inputs) {
   for (const InputRows& rows : inputs) {
     float* const to = x_.data() + int64_t{rows.row} * spec_.hidden_size;
-    WW_RETURN_IF_ERROR(copy_async(to, rows.values.data(), rows.values.size_bytes(), x_.stream(), "rows of input_embeds"));
+    WW_RETURN_IF_ERROR(
+        copy_async(to, rows.values.data(), rows.values.size_bytes(), x_.stream(), "rows of input_embeds"));
   }
   return {};
 }
@@ -204,7 +216,8 @@ void GpuDecoder::scale_and_cap(float* logits, int64_t count, gpu::Stream stream)
   if (spec_.final_softcap > 0) gpu::softcap(logits, spec_.final_softcap, count, stream);
 }
 
-Status GpuDecoder::head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream, const gpu::GpuLinear* head) {
+Status GpuDecoder::head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream,
+                               const gpu::GpuLinear* head) {
   const gpu::GpuLinear& product = head != nullptr ? *head : weights_.lm_head;
   WW_RETURN_IF_ERROR(gemm_->run({.linear = &product, .x = rows, .rows = count, .y = out, .y_dtype = DType::f32,
                                  .y_stride = product.out_features}, stream));
@@ -225,7 +238,8 @@ void GpuDecoder::keep_layer(int layer, std::string_view part) {
   const float scale = static_cast<float>(config_.residual_multiplier);  // rows are kept divided by it
   for (size_t i = 0; i < kept_layers_.size(); ++i) {
     if (kept_layers_[i] != layer) continue;
-    const int64_t at = static_cast<int64_t>(i) * spec_.hidden_size * static_cast<int64_t>(dtype_info(dtype_).block_bytes);
+    const int64_t at =
+        static_cast<int64_t>(i) * spec_.hidden_size * static_cast<int64_t>(dtype_info(dtype_).block_bytes);
     x_.keep_rows_of_layer(static_cast<std::byte*>(hidden_) + at, hidden_width(), scale);
   }
 }
@@ -245,7 +259,8 @@ Status GpuDecoder::forward(const GpuForward& forward) {
   WW_RETURN_IF_ERROR(place_inputs(forward.inputs));
   const GpuLayerCall call{.batch = batch, .cache = forward.cache, .attention = forward.attention, .x = x_,
                           .recurrent = forward.states};
-  WW_RETURN_IF_ERROR(run_layers<OnGpu>(layers_, call, [this](int layer, std::string_view part) { keep_layer(layer, part); }));
+  WW_RETURN_IF_ERROR(
+      run_layers<OnGpu>(layers_, call, [this](int layer, std::string_view part) { keep_layer(layer, part); }));
   if (keeps_all) {
     WW_RETURN_IF_ERROR(write_hidden());
     if (!forward.batch.logits_rows.empty()) x_.keep(forward.batch);

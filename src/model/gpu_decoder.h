@@ -58,10 +58,10 @@ struct GpuForward {
   GpuKvCache& cache;             // gets K/V of all rows
   AttentionBackend& attention;   // has had init_forward_metadata(batch)
   GpuFutureTokens futures = {};
-  float* logits = nullptr;       // [logits_rows, vocab] raw, of batch.logits_rows; null: last_rows() is all that is wanted
+  float* logits = nullptr;  // [logits_rows, vocab] raw, of batch.logits_rows; null: last_rows() is all that is wanted
   bool from_rows = false;        // first_rows() stand there in place of the embeddings of input_ids
-  std::span<const InputRows> inputs = {};  // in place of the embeddings of some rows, times embedding_scale() already: in
-                                           // pinned memory that stays as it is until the forward has run
+  std::span<const InputRows> inputs = {};  // in place of the embeddings of some rows, times embedding_scale() already:
+                                           // in pinned memory that stays as it is until the forward has run
   GpuStateCache* states = nullptr;  // of recurrent layers; null where there are none
   const int32_t* tree_parents = nullptr;  // with those: ForwardBatch::tree_parents on the GPU; null: there are no trees
 };
@@ -89,11 +89,12 @@ class GpuDecoder {
   bool take_latent_form(LatentForm form);
 
   Status forward(const GpuForward& forward);
-  // As DecoderModel::commit_states(), before the next forward. Only enqueues; does nothing where there are no such layers.
+  // As DecoderModel::commit_states(), before the next forward. Only enqueues; does nothing where there are no such
+  // layers.
   Status commit_states(const GpuCommit& commit, GpuStateCache& states);
 
-  // Of a draft head, which has no embedding: where its rows are written to before forward(), [num_tokens, hidden], and those
-  // behind the logits afterwards, [logits_rows, hidden] in the order of batch.logits_rows.
+  // Of a draft head, which has no embedding: where its rows are written to before forward(), [num_tokens, hidden], and
+  // those behind the logits afterwards, [logits_rows, hidden] in the order of batch.logits_rows.
   float* first_rows() { return x_.first_rows(); }
   float* last_rows() { return x_.data(); }
   // Those through the final norm, of dtype(); valid until the next forward.
@@ -104,19 +105,22 @@ class GpuDecoder {
   // For the forwards of a head whose attention reads embeddings beside its rows: GpuResidual::bring_beside().
   void bring_embeddings(void* rows) { x_.bring_beside(rows); }
   // With keep_hidden, of every row of the last forward what its logits would be made of: [num_tokens, hidden] of the
-  // serving dtype, after the final norm. The last layer then works for all rows. With keep_layers [num_tokens, layers * hidden],
-  // the rows as they are behind each of them.
+  // serving dtype, after the final norm. The last layer then works for all rows. With keep_layers [num_tokens, layers *
+  // hidden], the rows as they are behind each of them.
   const void* hidden() const { return hidden_; }
-  int64_t hidden_width() const { return spec_.hidden_size * std::max<int64_t>(1, static_cast<int64_t>(kept_layers_.size())); }
+  int64_t hidden_width() const {
+    return spec_.hidden_size * std::max<int64_t>(1, static_cast<int64_t>(kept_layers_.size()));
+  }
   // What a draft model shares.
   DType dtype() const { return dtype_; }
   const GpuDecoderWeights& weights() const { return weights_; }
   const DecoderSpec& spec() const { return spec_; }
   bool has_head() const { return !weights_.lm_head.empty(); }
   float embedding_scale() const { return spec_.embedding_scale; }
-  // out [count, vocab] from rows [count, hidden] of the serving dtype that no norm is wanted of. `head`: some of the head's
-  // rows, which are then the columns; null: all.
-  Status head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream, const gpu::GpuLinear* head = nullptr);
+  // out [count, vocab] from rows [count, hidden] of the serving dtype that no norm is wanted of. `head`: some of the
+  // head's rows, which are then the columns; null: all.
+  Status head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream,
+                     const gpu::GpuLinear* head = nullptr);
 
  private:
   GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype, GpuDecoderWeights weights,

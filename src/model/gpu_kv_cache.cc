@@ -33,7 +33,8 @@ Result<GpuKvCache> GpuKvCache::create(const KvCacheShape& shape, const KvHeadSca
 KvPoolView GpuKvCache::view(int layer, int side) const {
   KvPoolView view = map_.view(layer, side, buffer_.as<std::byte>());
   if (has_head_scales_[side]) {
-    view.head_scales = head_scales_.as<float>() + (int64_t{side} * shape().model_layers() + layer) * shape().num_kv_heads;
+    view.head_scales =
+        head_scales_.as<float>() + (int64_t{side} * shape().model_layers() + layer) * shape().num_kv_heads;
   }
   return view;
 }

@@ -32,7 +32,8 @@ Result<GpuStateCache> GpuStateCache::create(const StateCacheShape& shape) {
 
 StateLayerView GpuStateCache::view(size_t offset_bytes, DType dtype) const {
   const auto slot_bytes = static_cast<int64_t>(layer_bytes_ * shape_.num_layers);
-  return {buffer_.as<std::byte>() + offset_bytes, dtype, slot_bytes / static_cast<int64_t>(dtype_info(dtype).block_bytes)};
+  return {buffer_.as<std::byte>() + offset_bytes, dtype,
+          slot_bytes / static_cast<int64_t>(dtype_info(dtype).block_bytes)};
 }
 
 StateLayerView GpuStateCache::recurrent(int layer) const {
@@ -50,7 +51,8 @@ Status GpuStateCache::copy(std::span<const StateCopy> copies, void* stream) {
   for (const StateCopy& each : copies) {
     assert(each.from >= 0 && each.from < shape_.num_slots && each.to >= 0 && each.to < shape_.num_slots);
     WW_RETURN_IF_ERROR(copy_async(buffer_.as<std::byte>() + each.to * slot_bytes,
-                                  buffer_.as<std::byte>() + each.from * slot_bytes, slot_bytes, stream, "copying states"));
+                                  buffer_.as<std::byte>() + each.from * slot_bytes, slot_bytes, stream,
+                                  "copying states"));
   }
   return {};
 }

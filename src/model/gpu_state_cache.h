@@ -1,5 +1,5 @@
-// StateCache (kv/state_cache.h) in GPU memory: the same shape and views, but a slot's states of all layers stand together,
-// so that copying one is a single copy.
+// StateCache (kv/state_cache.h) in GPU memory: the same shape and views, but a slot's states of all layers stand
+// together, so that copying one is a single copy.
 //
 // Not synchronised: copy() and every kernel that reads or writes go through one stream.
 #pragma once

@@ -195,12 +195,12 @@ TEST(GpuTale, LatentAttentionUnderEveryName) {
                         {DType::f16, KvFormat::f16, 53, 0.01}, {DType::bf16, KvFormat::fp8_e4m3, 32, 0.25},
                         {DType::bf16, KvFormat::fp8_ds_mla, 32, 0.1}, {DType::bf16, KvFormat::fp8_ds_mla, 1, 0.1}};
   const std::set<std::string> without_packed = {"triton", "flex_attention", "torch_native"};
-  for (const char* name : {"fa3", "fa4", "flashmla", "cutlass_mla", "trtllm_mla", "flashinfer", "triton", "flex_attention",
-                           "torch_native"}) {
+  for (const char* name : {"fa3", "fa4", "flashmla", "cutlass_mla", "trtllm_mla", "flashinfer", "triton",
+                           "flex_attention", "torch_native"}) {
     for (const Pool& pool : pools) {
       if (kv_format_is_packed(pool.format) && without_packed.contains(name)) continue;
-      auto run = GpuRun::open(folder, {.backend = name, .dtype = pool.dtype, .kv_format = pool.format, .page_size = pool.page_size},
-                              *arch);
+      auto run = GpuRun::open(
+          folder, {.backend = name, .dtype = pool.dtype, .kv_format = pool.format, .page_size = pool.page_size}, *arch);
       ASSERT_TRUE(run.ok()) << run.status().message();
       std::vector<float> chunks;
       for (size_t done = 0; done < ids.size();) {
@@ -223,8 +223,8 @@ TEST(GpuTale, SlidingWindowOfTheSharedModel) {
   expect_tale_golden(folder, {.page_size = 16}, *arch);
 }
 
-// Recurrent layers: in f32 the golden's tokens; in bf16, by chunks of 16-bit products, close to that, under every name of
-// their kernels; a sequence that goes on from a copy of its state is the one that went on.
+// Recurrent layers: in f32 the golden's tokens; in bf16, by chunks of 16-bit products, close to that, under every name
+// of their kernels; a sequence that goes on from a copy of its state is the one that went on.
 TEST(GpuTale, GatedDeltaNetsOfTheSharedModel) {
   WW_NEED_GPU(arch);
   const std::string folder = shared_model("tale-gdn");
@@ -239,8 +239,10 @@ TEST(GpuTale, GatedDeltaNetsOfTheSharedModel) {
     if (linear == std::string("cutedsl") && *arch != DeviceArch::sm_90) continue;
     for (const DType state : {DType::f32, DType::bf16}) {
       SCOPED_TRACE(std::string(linear) + ", state " + std::string(dtype_info(state).name));
-      auto run = GpuRun::open(folder, {.dtype = DType::bf16, .kv_format = KvFormat::bf16, .page_size = 16, .linear = linear,
-                                       .state_dtype = state}, *arch);
+      auto run = GpuRun::open(
+          folder,
+          {.dtype = DType::bf16, .kv_format = KvFormat::bf16, .page_size = 16, .linear = linear, .state_dtype = state},
+          *arch);
       ASSERT_TRUE(run.ok()) << run.status().message();
       const auto whole = (*run)->feed(ids);
       ASSERT_TRUE(whole.ok()) << whole.status().message();

@@ -203,7 +203,8 @@ class GpuTarget {
     constexpr int64_t kTurn = gpu::kGluTurn;
     if (parts[0].random && parts[1].random) {
       for (int i = 0; i < 2; ++i) {
-        gpu::fill_random_turns({*parts[i].random, parts[i].weight.shape[0], parts[i].weight.shape[1], i}, dtype, to, nullptr);
+        gpu::fill_random_turns({*parts[i].random, parts[i].weight.shape[0], parts[i].weight.shape[1], i}, dtype, to,
+                               nullptr);
       }
       return {};
     }
@@ -219,7 +220,8 @@ class GpuTarget {
     });
   }
 
-  static void copy_rows(const LinearPart& part, DType dtype, int64_t begin, int64_t end, std::byte* out, size_t row_bytes) {
+  static void copy_rows(const LinearPart& part, DType dtype, int64_t begin, int64_t end, std::byte* out,
+                        size_t row_bytes) {
     if (part.weight.dtype != dtype || part.row_step != 1) return convert_rows(part, dtype, begin, end, out, row_bytes);
     const auto* const from = static_cast<const std::byte*>(part.weight.data) + (part.first_row + begin) * row_bytes;
     std::memcpy(out, from, (end - begin) * row_bytes);
@@ -297,7 +299,8 @@ class GpuTarget {
       for (int64_t r = 0; r < rows_of(part); r += by_row ? 1 : gpu::kFp8Block) {
         const size_t first = out.size();
         out.resize(first + stride);
-        for (int64_t c = 0; c < scales.stride; ++c) out[first + c] = scales.at(part.first_row + r, c * scales.block_cols);
+        for (int64_t c = 0; c < scales.stride; ++c)
+          out[first + c] = scales.at(part.first_row + r, c * scales.block_cols);
       }
     }
     return out;
@@ -360,7 +363,9 @@ class GpuTarget {
     out.dtype = first.dtype;
     out.scaling = first.scaling;
     out.glu = first.glu;
-    const auto address = [&](size_t expert) { return static_cast<const std::byte*>((experts[expert].*product).weight); };
+    const auto address = [&](size_t expert) {
+      return static_cast<const std::byte*>((experts[expert].*product).weight);
+    };
     out.stride_bytes = experts.size() > 1 ? address(1) - address(0) : out.rows * out.cols * 4;
     std::vector<const void*> scales, biases;
     for (const GpuExpert& expert : experts) {
@@ -400,7 +405,8 @@ class GpuTarget {
 }  // namespace
 
 static Result<GpuDecoderWeights> load(const ModelConfig& config, const FamilyTraits& traits,
-                                      std::shared_ptr<WeightSource> source, const BuildOptions& options, ThreadTeam& team) {
+                                      std::shared_ptr<WeightSource> source, const BuildOptions& options,
+                                      ThreadTeam& team) {
   auto arena = std::make_unique<DeviceArena>(kSlabBytes);
   WW_ASSIGN_OR_RETURN(const std::unique_ptr<Uploader> uploader, Uploader::create(team.size()));
   const bool stored_fp8 = source->has_fp8("model.layers.0.self_attn.q_proj.weight");
@@ -420,9 +426,10 @@ static Result<GpuDecoderWeights> load(const ModelConfig& config, const FamilyTra
                                          : "products of 8-bit weights need a GPU of compute capability 9.0 or newer");
   }
   if (target.fp8_widened() > 0) {
-    LOG_INFO("8-bit weights of {} products are widened to {}, {} stay: only scales of tensors, of rows and of blocks of "
-             "{} x {} stay, of the same kind for what is multiplied together", target.fp8_widened(),
-             dtype_info(options.dtype).name, target.fp8_kept(), gpu::kFp8Block, gpu::kFp8Block);
+    LOG_INFO(
+        "8-bit weights of {} products are widened to {}, {} stay: only scales of tensors, of rows and of blocks of "
+        "{} x {} stay, of the same kind for what is multiplied together",
+        target.fp8_widened(), dtype_info(options.dtype).name, target.fp8_kept(), gpu::kFp8Block, gpu::kFp8Block);
   }
   if (weights.embedding == nullptr) weights.embedding = weights.lm_head.weight;
   WW_RETURN_IF_ERROR(uploader->finish());

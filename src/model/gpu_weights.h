@@ -24,7 +24,7 @@ struct GpuDraftNorms {
 struct GpuDecoderWeights {
   const void* embedding = nullptr;   // [vocab, hidden] of the serving dtype
   gpu::GpuLinear lm_head;
-  gpu::GpuLinear fc;                 // of a draft head (model/draft_head.h), which has no embedding: [hidden, fc_inputs * hidden]
+  gpu::GpuLinear fc;  // of a draft head (model/draft_head.h), which has no embedding: [hidden, fc_inputs * hidden]
   GpuDraftNorms draft_norms;         // of a draft head
   GpuRowNorm final_norm;
   std::vector<GpuRope> ropes;

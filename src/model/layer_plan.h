@@ -27,8 +27,8 @@ struct LayerPlan {
   bool parallel = false;  // the feed-forward reads the rows as the mixer does, without what the mixer adds
 };
 
-// Attention in every layer, latent where the configuration has ranks for it, linear or sliding where it says so; experts
-// where its rules say so, else dense.
+// Attention in every layer, latent where the configuration has ranks for it, linear or sliding where it says so;
+// experts where its rules say so, else dense.
 std::vector<LayerPlan> transformer_layers(const ModelConfig& config);
 
 }  // namespace warpweave

@@ -285,15 +285,16 @@ TEST(Gguf, LatentDimsAreHeldToRules) {
     const char *model, *key;
     uint32_t value;
     const char* rule;
-  } cases[] = {{"gguf-deepseek-v2-moe", "deepseek2.attention.kv_lora_rank", 0, "must be from"},
-               {"gguf-deepseek-v2-moe", "deepseek2.attention.kv_lora_rank", 1 << 20, "must be from"},
-               {"gguf-deepseek-v2-moe", "deepseek2.attention.kv_lora_rank", 31, "must be even"},
-               {"gguf-deepseek-v2-moe", "deepseek2.attention.key_length_mla", 8, "must be more than rope.dimension_count"},
-               {"gguf-deepseek-v2-joined-moe", "deepseek2.attention.key_length", 8, "must be more than rope.dimension_count"},
-               {"gguf-deepseek-v2-moe", "deepseek2.rope.dimension_count", 7, "must be even"},
-               {"gguf-deepseek-v3-moe", "deepseek2.expert_gating_func", 3, "must be 1 (softmax) or 2 (sigmoid)"},
-               {"gguf-kimi-linear-moe", "kimi-linear.kda.head_dim", 24, "must be a multiple of 16"},
-               {"gguf-kimi-linear-moe", "kimi-linear.expert_gating_func", 1, "is not the one of this architecture"}};
+  } cases[] = {
+      {"gguf-deepseek-v2-moe", "deepseek2.attention.kv_lora_rank", 0, "must be from"},
+      {"gguf-deepseek-v2-moe", "deepseek2.attention.kv_lora_rank", 1 << 20, "must be from"},
+      {"gguf-deepseek-v2-moe", "deepseek2.attention.kv_lora_rank", 31, "must be even"},
+      {"gguf-deepseek-v2-moe", "deepseek2.attention.key_length_mla", 8, "must be more than rope.dimension_count"},
+      {"gguf-deepseek-v2-joined-moe", "deepseek2.attention.key_length", 8, "must be more than rope.dimension_count"},
+      {"gguf-deepseek-v2-moe", "deepseek2.rope.dimension_count", 7, "must be even"},
+      {"gguf-deepseek-v3-moe", "deepseek2.expert_gating_func", 3, "must be 1 (softmax) or 2 (sigmoid)"},
+      {"gguf-kimi-linear-moe", "kimi-linear.kda.head_dim", 24, "must be a multiple of 16"},
+      {"gguf-kimi-linear-moe", "kimi-linear.expert_gating_func", 1, "is not the one of this architecture"}};
   for (const auto& c : cases) {
     std::string bytes = read_file(std::string("tests/golden/families/") + c.model + "/model.gguf");
     const size_t at = bytes.find(c.key);
@@ -301,8 +302,8 @@ TEST(Gguf, LatentDimsAreHeldToRules) {
     const size_t value = at + std::string_view(c.key).size() + sizeof(uint32_t);  // after its type
     std::memcpy(bytes.data() + value, &c.value, sizeof c.value);
     write_file(folder / "bad.gguf", bytes);
-    expect_refusal(open_model_bundle(folder / "bad.gguf", {.tokenizer_path = {}, .skip_tokenizer = true}), StatusCode::data_loss,
-                   {"bad.gguf", c.key, c.rule});
+    expect_refusal(open_model_bundle(folder / "bad.gguf", {.tokenizer_path = {}, .skip_tokenizer = true}),
+                   StatusCode::data_loss, {"bad.gguf", c.key, c.rule});
   }
 }
 
@@ -330,8 +331,8 @@ std::string with_number(const std::string& file, const std::string& key, uint32_
   return out.insert(kEntriesAt, added);
 }
 
-// Layers behind the decoder's are cut off its list of layers, too: without them there may be none with attention, or fewer
-// layers than states.
+// Layers behind the decoder's are cut off its list of layers, too: without them there may be none with attention, or
+// fewer layers than states.
 TEST(Gguf, PredictingLayersLeaveTheListOfLayersConsistent) {
   const TemporaryFolder folder;
   const std::string file = read_file("tests/golden/families/gguf-lfm2-moe/model.gguf");
@@ -369,8 +370,8 @@ TEST(Gguf, NumbersThatComputeNothingAreRefusedByName) {
     const std::string file = read_file(std::string("tests/golden/families/") + field.model + "/model.gguf");
     for (float value : {kNaN, 0.0f, -0.0f, -1.0f, kInfinity, -kInfinity, 1e-40f, 3e38f}) {
       write_file(folder / "bad.gguf", with_float(file, field.key, value));
-      expect_refusal(open_model_bundle(folder / "bad.gguf", {.tokenizer_path = {}, .skip_tokenizer = true}), StatusCode::data_loss,
-                     {"bad.gguf", field.key, "must be from"});
+      expect_refusal(open_model_bundle(folder / "bad.gguf", {.tokenizer_path = {}, .skip_tokenizer = true}),
+                     StatusCode::data_loss, {"bad.gguf", field.key, "must be from"});
     }
   }
 }

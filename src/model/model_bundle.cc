@@ -126,7 +126,8 @@ Result<ModelBundle> open_gguf_bundle(const std::string& file, const ModelBundleO
 
 Result<ModelConfig> read_served_config(std::string_view config_json) {
   const Result<nlohmann::json> parsed = read_json<nlohmann::json>(config_json, {"config.json"});
-  const auto names = parsed.ok() && parsed->is_object() ? parsed->value("architectures", nlohmann::json()) : nlohmann::json();
+  const auto names =
+      parsed.ok() && parsed->is_object() ? parsed->value("architectures", nlohmann::json()) : nlohmann::json();
   if (names.is_array() && !names.empty() && names[0].is_string()) {
     WW_RETURN_IF_ERROR(find_family(names[0].get<std::string>()).status());
   }
@@ -138,9 +139,11 @@ Status check_weight_format(const ModelConfig& config, const ModelBundleOptions& 
   const std::string& method = config.quant_method;
   if (options.load_format == "dummy" || method.empty() || method == "fp8") return {};
   if (method != "mxfp4") {
-    return Status::unsupported(where + ": quantization_config.quant_method \"" + method.substr(0, 40) +
-                               "\" is not supported; supported are fp8 and compressed-tensors of 8-bit floats; or use a "
-                               "checkpoint saved in bfloat16, or a GGUF file", "quantization_config");
+    return Status::unsupported(
+        where + ": quantization_config.quant_method \"" + method.substr(0, 40) +
+            "\" is not supported; supported are fp8 and compressed-tensors of 8-bit floats; or use a "
+            "checkpoint saved in bfloat16, or a GGUF file",
+        "quantization_config");
   }
   if (!options.quantization.empty()) {
     return refuse_quantization(where + " says that its weights are stored as " + method);

@@ -1,4 +1,5 @@
-// config.json of mixtures of experts and of hybrid models: what the router and the layers are told, and what is refused.
+// config.json of mixtures of experts and of hybrid models: what the router and the layers are told, and what is
+// refused.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -94,8 +95,12 @@ TEST(MoeConfig, LongropeTakesOneSetOfFactorsForTheContextServed) {
 
 // Mixtral says of a window nothing else than its size.
 TEST(MoeConfig, AWindowHidesInAllLayersUnlessItHoldsTheContext) {
-  json mixtral = glm({{"architectures", {"MixtralForCausalLM"}}, {"model_type", "mixtral"}, {"n_group", 1}, {"topk_group", 1},
-                      {"max_position_embeddings", 4096}, {"sliding_window", 1024}});
+  json mixtral = glm({{"architectures", {"MixtralForCausalLM"}},
+                      {"model_type", "mixtral"},
+                      {"n_group", 1},
+                      {"topk_group", 1},
+                      {"max_position_embeddings", 4096},
+                      {"sliding_window", 1024}});
   auto config = parse_config_json(mixtral.dump());
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_EQ(config->sliding_layers, std::vector<bool>(4, true));
@@ -115,8 +120,10 @@ TEST(MoeConfig, WhatTheGpusKernelsCannotHoldIsRefused) {
   };
   EXPECT_EQ(refusal(json::object()), "");
   EXPECT_NE(refusal({{"n_routed_experts", 1024}}).find("up to 512 experts"), std::string::npos);
-  EXPECT_NE(refusal({{"n_routed_experts", 64}, {"num_experts_per_tok", 33}, {"topk_group", 4}}).find("32 of a token"), std::string::npos);
-  EXPECT_NE(refusal({{"n_routed_experts", 128}, {"n_group", 64}, {"topk_group", 16}}).find("32 groups"), std::string::npos);
+  EXPECT_NE(refusal({{"n_routed_experts", 64}, {"num_experts_per_tok", 33}, {"topk_group", 4}}).find("32 of a token"),
+            std::string::npos);
+  EXPECT_NE(refusal({{"n_routed_experts", 128}, {"n_group", 64}, {"topk_group", 16}}).find("32 groups"),
+            std::string::npos);
   EXPECT_NE(refusal({{"moe_intermediate_size", 36}}).find("multiples of 8"), std::string::npos);
   EXPECT_NE(refusal({{"intermediate_size", 132}}).find("multiples of 8"), std::string::npos);  // of its dense layer
 }
@@ -168,10 +175,20 @@ TEST(HybridConfig, LayersThatNoKernelRunsNameTheirKey) {
 
 // With LFM2-1.2B's numbers.
 json lfm2(const json& changes = json::object()) {
-  json out = {{"architectures", {"Lfm2ForCausalLM"}}, {"model_type", "lfm2"}, {"vocab_size", 65536}, {"hidden_size", 2048},
-              {"block_ff_dim", 12288}, {"block_auto_adjust_ff_dim", true}, {"block_ffn_dim_multiplier", 1.0},
-              {"block_multiple_of", 256}, {"num_hidden_layers", 16}, {"num_attention_heads", 32}, {"num_key_value_heads", 8},
-              {"norm_eps", 1e-5}, {"conv_L_cache", 3}, {"conv_bias", false},
+  json out = {{"architectures", {"Lfm2ForCausalLM"}},
+              {"model_type", "lfm2"},
+              {"vocab_size", 65536},
+              {"hidden_size", 2048},
+              {"block_ff_dim", 12288},
+              {"block_auto_adjust_ff_dim", true},
+              {"block_ffn_dim_multiplier", 1.0},
+              {"block_multiple_of", 256},
+              {"num_hidden_layers", 16},
+              {"num_attention_heads", 32},
+              {"num_key_value_heads", 8},
+              {"norm_eps", 1e-5},
+              {"conv_L_cache", 3},
+              {"conv_bias", false},
               {"full_attn_idxs", {2, 5, 8, 10, 12, 14}}};
   out.update(changes);
   return out;
@@ -215,12 +232,27 @@ TEST(HybridConfig, Lfm2sBrokenKeysAreNamed) {
 }
 
 json kimi_linear(const json& changes = json::object()) {
-  json out = {{"architectures", {"KimiLinearForCausalLM"}}, {"model_type", "kimi_linear"}, {"vocab_size", 100},
-              {"hidden_size", 64}, {"intermediate_size", 128}, {"num_hidden_layers", 5}, {"num_attention_heads", 4},
-              {"model_max_length", 4096}, {"kv_lora_rank", 32}, {"q_lora_rank", nullptr}, {"qk_nope_head_dim", 16},
-              {"qk_rope_head_dim", 8}, {"v_head_dim", 16}, {"num_experts", 16}, {"num_experts_per_token", 4},
-              {"moe_intermediate_size", 32}, {"num_shared_experts", 2}, {"first_k_dense_replace", 1}, {"rope_theta", 10000.0},
-              {"linear_attn_config", {{"kda_layers", {1, 2, 3, 5}}, {"full_attn_layers", {4}}, {"head_dim", 32}, {"num_heads", 4}}}};
+  json out = {{"architectures", {"KimiLinearForCausalLM"}},
+              {"model_type", "kimi_linear"},
+              {"vocab_size", 100},
+              {"hidden_size", 64},
+              {"intermediate_size", 128},
+              {"num_hidden_layers", 5},
+              {"num_attention_heads", 4},
+              {"model_max_length", 4096},
+              {"kv_lora_rank", 32},
+              {"q_lora_rank", nullptr},
+              {"qk_nope_head_dim", 16},
+              {"qk_rope_head_dim", 8},
+              {"v_head_dim", 16},
+              {"num_experts", 16},
+              {"num_experts_per_token", 4},
+              {"moe_intermediate_size", 32},
+              {"num_shared_experts", 2},
+              {"first_k_dense_replace", 1},
+              {"rope_theta", 10000.0},
+              {"linear_attn_config",
+               {{"kda_layers", {1, 2, 3, 5}}, {"full_attn_layers", {4}}, {"head_dim", 32}, {"num_heads", 4}}}};
   out.update(changes);
   return out;
 }
@@ -230,8 +262,10 @@ TEST(HybridConfig, KimiLinearIsReadAsPublishedAndAsSaved) {
   json section = kimi_linear();
   section.erase("linear_attn_config");
   section.erase("first_k_dense_replace");
-  section.update({{"layer_types", {"linear_attention", "linear_attention", "linear_attention", "full_attention", "linear_attention"}},
-                  {"mlp_layer_types", {"dense", "sparse", "sparse", "sparse", "sparse"}}, {"linear_head_dim", 32},
+  section.update({{"layer_types",
+                   {"linear_attention", "linear_attention", "linear_attention", "full_attention", "linear_attention"}},
+                  {"mlp_layer_types", {"dense", "sparse", "sparse", "sparse", "sparse"}},
+                  {"linear_head_dim", 32},
                   {"linear_num_heads", 4}});
   const auto saved = parse_config_json(section.dump());
   for (const auto* config : {&published, &saved}) {
@@ -260,7 +294,8 @@ TEST(HybridConfig, KimiLinearsBrokenKeysAreNamed) {
     return error_of(kimi_linear(changes)).find(key) != std::string::npos;
   };
   const auto layers = [](const json& kda, const json& full, int head_dim = 32) {
-    return json{{"linear_attn_config", {{"kda_layers", kda}, {"full_attn_layers", full}, {"head_dim", head_dim}, {"num_heads", 4}}}};
+    return json{{"linear_attn_config",
+                 {{"kda_layers", kda}, {"full_attn_layers", full}, {"head_dim", head_dim}, {"num_heads", 4}}}};
   };
   EXPECT_TRUE(names(layers({1, 2, 3}, {4}), "linear_attn_config"));
   EXPECT_TRUE(names(layers({1, 2, 3, 4}, {4, 5}), "linear_attn_config"));
@@ -269,7 +304,8 @@ TEST(HybridConfig, KimiLinearsBrokenKeysAreNamed) {
   EXPECT_TRUE(names(layers("all", {4}), "kda_layers"));
   EXPECT_TRUE(names(layers({1, 2, 3, 5}, {4}, 24), "head_dim"));
   EXPECT_TRUE(names({{"linear_attn_config", 3}}, "linear_attn_config"));
-  EXPECT_TRUE(names({{"linear_attn_config", nullptr}, {"linear_num_heads", 4}, {"linear_head_dim", 32}}, "layer_types"));
+  EXPECT_TRUE(
+      names({{"linear_attn_config", nullptr}, {"linear_num_heads", 4}, {"linear_head_dim", 32}}, "layer_types"));
   EXPECT_TRUE(names({{"kv_lora_rank", nullptr}}, "kv_lora_rank"));
   EXPECT_TRUE(names({{"mla_use_nope", false}}, "mla_use_nope"));
   EXPECT_TRUE(names({{"moe_router_activation_func", "softmax"}}, "moe_router_activation_func"));
@@ -282,9 +318,16 @@ json jet_nemotron(const json& jet = json::object(), const json& changes = json::
   json section = {{"mode", "chunk"}, {"num_heads", 12}, {"head_dim", 96}, {"expand_v", 2.6666666667}, {"conv_size", 4},
                   {"norm_eps", "1e-5"}, {"dconv_generator_reduction", 8}};
   section.update(jet);
-  json out = {{"architectures", {"JetNemotronForCausalLM"}}, {"model_type", "jet_nemotron"}, {"vocab_size", 100},
-              {"hidden_size", 1536}, {"intermediate_size", 8960}, {"num_hidden_layers", 4}, {"num_attention_heads", 12},
-              {"num_key_value_heads", 2}, {"max_position_embeddings", 131072}, {"layer_types", {"jet", "attn", "swa", "jet"}},
+  json out = {{"architectures", {"JetNemotronForCausalLM"}},
+              {"model_type", "jet_nemotron"},
+              {"vocab_size", 100},
+              {"hidden_size", 1536},
+              {"intermediate_size", 8960},
+              {"num_hidden_layers", 4},
+              {"num_attention_heads", 12},
+              {"num_key_value_heads", 2},
+              {"max_position_embeddings", 131072},
+              {"layer_types", {"jet", "attn", "swa", "jet"}},
               {"efficient_attention_config", {{"jet", section}, {"swa", {{"window_size", 1152}}}}}};
   out.update(changes);
   return out;

@@ -49,8 +49,10 @@ Status read_method(const std::string& path, PoolingConfig& out) {
     if (!known) found = 2;
   }
   if (found != 1) {
-    return Status::unsupported(path + ": one way of pooling out of the last token, the mean of all tokens and the first "
-                               "token is supported; give --pooling to choose one", "pooling_mode");
+    return Status::unsupported(path +
+                                   ": one way of pooling out of the last token, the mean of all tokens and the first "
+                                   "token is supported; give --pooling to choose one",
+                               "pooling_mode");
   }
   if (out.method == PoolingMethod::mean && config.value("include_prompt", json(true)) == false) {
     LOG_WARN("{}: include_prompt is false, but which tokens are an instruction is not known here: all count", path);
@@ -90,7 +92,8 @@ Result<PoolingConfig> read_pooling_config(const std::string& folder) {
       WW_RETURN_IF_ERROR(read_method(folder + "/" + path.get<std::string>() + "/config.json", out));
     } else {
       return Status::unsupported(list + ": modules of type '" + type.substr(0, 60) +
-                                 "' are not supported; supported are Transformer, Pooling and Normalize", "modules.json");
+                                     "' are not supported; supported are Transformer, Pooling and Normalize",
+                                 "modules.json");
     }
   }
   return out;
@@ -99,11 +102,13 @@ Result<PoolingConfig> read_pooling_config(const std::string& folder) {
 namespace {
 
 Result<std::vector<float>> find_optional(const WeightSource& source, const std::string& name, int64_t size) {
-  return source.has(name) ? find_widened(source, name, std::span(&size, 1)) : Result<std::vector<float>>(std::vector<float>());
+  return source.has(name) ? find_widened(source, name, std::span(&size, 1))
+                          : Result<std::vector<float>>(std::vector<float>());
 }
 
 // weight * x + bias, for weights [out, x.size()].
-std::vector<float> product(const std::vector<float>& weight, const std::vector<float>& bias, const std::vector<float>& x) {
+std::vector<float> product(const std::vector<float>& weight, const std::vector<float>& bias,
+                           const std::vector<float>& x) {
   std::vector<float> out(bias.empty() ? std::vector<float>(weight.size() / x.size()) : bias);
   const float* row = weight.data();
   for (float& value : out) {

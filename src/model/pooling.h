@@ -2,10 +2,9 @@
 // score for each label of a classifier.
 //
 // A state is a row of the model behind its final norm, [hidden]. Which rows count is the model's own choice: the files
-// of sentence-transformers in its folder (modules.json and the pooling module's config.json), else the last token, and an
-// encoder's first. An
-// embedding is scaled to length 1 where a Normalize module says so, or nothing is said. Immutable; thread-safe.
-// Source: https://sbert.net/docs/package_reference/sentence_transformer/models.html
+// of sentence-transformers in its folder (modules.json and the pooling module's config.json), else the last token, and
+// an encoder's first. An embedding is scaled to length 1 where a Normalize module says so, or nothing is said.
+// Immutable; thread-safe. Source: https://sbert.net/docs/package_reference/sentence_transformer/models.html
 #pragma once
 
 #include <cstdint>
@@ -33,8 +32,9 @@ Result<PoolingConfig> read_pooling_config(const std::string& folder);
 class Pooler {
  public:
   Pooler() = default;
-  // With labels: the classifier's weights are read from `source`, and the last token's state counts, or what an encoder's
-  // configuration says; an encoder's state goes through a GEMM, an activation and perhaps a norm ("head") before.
+  // With labels: the classifier's weights are read from `source`, and the last token's state counts, or what an
+  // encoder's configuration says; an encoder's state goes through a GEMM, an activation and perhaps a norm ("head")
+  // before.
   static Result<Pooler> create(const ModelConfig& config, const PoolingConfig& pooling, const WeightSource& source);
 
   PoolingMethod method() const { return pooling_.method; }

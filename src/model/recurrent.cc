@@ -6,7 +6,10 @@ namespace warpweave {
 
 LinearAttnShape linear_attn_shape(const ModelConfig& config) {
   const LinearAttnConfig& linear = *config.linear;
-  return {.kind = linear.channel_decay ? LinearAttnKind::kda : LinearAttnKind::gdn, .k_heads = linear.k_heads, .v_heads = linear.v_heads, .k_dim = linear.k_dim,
+  return {.kind = linear.channel_decay ? LinearAttnKind::kda : LinearAttnKind::gdn,
+          .k_heads = linear.k_heads,
+          .v_heads = linear.v_heads,
+          .k_dim = linear.k_dim,
           .v_dim = linear.v_dim};
 }
 
@@ -30,8 +33,8 @@ Result<std::unique_ptr<HostRecurrent>> HostRecurrent::create(const ModelConfig& 
   WW_ASSIGN_OR_RETURN(StateCache states, StateCache::create(shape));
   LinearAttnDispatcher kernels;
   if (config.linear) {
-    WW_ASSIGN_OR_RETURN(kernels, LinearAttnDispatcher::create(linear_attn_shape(config).kind, names, shape.recurrent_dtype,
-                                                              cpu_linear_attn_backends(team)));
+    WW_ASSIGN_OR_RETURN(kernels, LinearAttnDispatcher::create(linear_attn_shape(config).kind, names,
+                                                              shape.recurrent_dtype, cpu_linear_attn_backends(team)));
   }
   return std::make_unique<HostRecurrent>(HostRecurrent{std::move(states), std::move(kernels)});
 }

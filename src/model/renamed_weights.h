@@ -1,5 +1,5 @@
-// Weights under other names than their files have: of a model that stands within a larger one, beside a vision tower, say,
-// or that was saved without its head.
+// Weights under other names than their files have: of a model that stands within a larger one, beside a vision tower,
+// say, or that was saved without its head.
 //
 // Each returns `source` itself where its names are as wanted. Thread-safe as the source is, which lives as long.
 #pragma once
@@ -50,8 +50,8 @@ std::shared_ptr<WeightSource> language_model_weights(std::shared_ptr<WeightSourc
 // "model.X" for the "X" of a model that was saved without its head.
 std::shared_ptr<WeightSource> with_model_prefix(std::shared_ptr<WeightSource> source);
 
-// The names of Llama's parts for those of an encoder (its decoder architecture, "BertModel"), saved alone or beneath labels or a
-// head; "head.dense", "head.norm" and "score" for what makes labels. Norms may be saved as gamma and beta.
+// The names of Llama's parts for those of an encoder (its decoder architecture, "BertModel"), saved alone or beneath
+// labels or a head; "head.dense", "head.norm" and "score" for what makes labels. Norms may be saved as gamma and beta.
 std::shared_ptr<WeightSource> encoder_weight_names(std::shared_ptr<WeightSource> source, std::string_view architecture);
 
 // "model.X" for "X", always: an EAGLE head has no embedding to tell by.

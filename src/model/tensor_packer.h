@@ -58,7 +58,8 @@ inline std::vector<float> widened(const TensorView& view) {
   dequantize_row(view.dtype, view.data, view.elements(), out.data());
   return out;
 }
-inline Result<std::vector<float>> find_widened(const WeightSource& source, std::string_view name, std::span<const int64_t> shape) {
+inline Result<std::vector<float>> find_widened(const WeightSource& source, std::string_view name,
+                                               std::span<const int64_t> shape) {
   WW_ASSIGN_OR_RETURN(const TensorView view, source.find(name, shape));
   return widened(view);
 }
@@ -71,7 +72,8 @@ class TensorPacker {
   using Vector = typename Device::Vector;
 
   // All but `source`, which is shared, outlive the packer.
-  TensorPacker(const ModelConfig& config, const FamilyTraits& traits, std::shared_ptr<WeightSource> source, Target& target)
+  TensorPacker(const ModelConfig& config, const FamilyTraits& traits, std::shared_ptr<WeightSource> source,
+               Target& target)
       : config(config), traits(traits), source(std::move(source)), target(target) {}
 
   Result<Vector> vector(const std::string& name, int64_t size);
@@ -216,7 +218,8 @@ auto TensorPacker<Target>::linear(const std::vector<PartName>& names, int64_t in
 }
 
 template <typename Target>
-auto TensorPacker<Target>::linears(const std::vector<PartName>& names, int64_t in_features) -> Result<std::vector<Linear>> {
+auto TensorPacker<Target>::linears(const std::vector<PartName>& names, int64_t in_features)
+    -> Result<std::vector<Linear>> {
   std::vector<Linear> out;
   for (size_t begin = 0, end = 0; begin < names.size(); begin = end) {
     const DType format = source->dtype(names[begin].weight);

@@ -146,7 +146,8 @@ void Uploader::work(Reader& reader) {
   use_device(device_);
   std::shared_ptr<Job> job;
   const auto next_job = [&] {
-    const auto found = std::find_if(queue_.begin(), queue_.end(), [](auto& queued) { return queued->taken < queued->count; });
+    const auto found =
+        std::find_if(queue_.begin(), queue_.end(), [](auto& queued) { return queued->taken < queued->count; });
     job = found == queue_.end() ? nullptr : *found;
     return job != nullptr;
   };

@@ -7,7 +7,8 @@ namespace {
 
 int64_t attention_elements(const ModelConfig& config) {
   const int64_t hidden = config.hidden_size, heads = config.num_q_heads;
-  if (!config.latent) return hidden * config.head_dim * ((is_gated_hybrid(config.model_type) ? 3 : 2) * heads + 2 * config.num_kv_heads);
+  if (!config.latent)
+    return hidden * config.head_dim * ((is_gated_hybrid(config.model_type) ? 3 : 2) * heads + 2 * config.num_kv_heads);
   const LatentConfig& latent = *config.latent;
   const int64_t q = heads * latent.qk_dim();
   const int64_t queries = latent.q_rank > 0 ? latent.q_rank * (hidden + q) : hidden * q;
@@ -41,7 +42,8 @@ int64_t mixer_elements(const ModelConfig& config, MixerKind mixer) {
 }
 
 int64_t experts_elements(const ModelConfig& config) {
-  const int64_t widths = int64_t{config.num_experts} * config.moe_intermediate_size + config.shared_expert_intermediate_size;
+  const int64_t widths =
+      int64_t{config.num_experts} * config.moe_intermediate_size + config.shared_expert_intermediate_size;
   return 3 * config.hidden_size * widths;
 }
 

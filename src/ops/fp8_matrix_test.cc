@@ -72,7 +72,8 @@ TEST(Fp8Matrix, EveryKindOfBlockWidensToWithinHalfAStep) {
       for (int64_t c = 0; c < cols; ++c) {
         const float scale = got->scales.at(r, c), value = values[r * cols + c];
         ASSERT_EQ(wide[c], e4m3_to_f32(got->codes[r * cols + c]) * scale);
-        ASSERT_LE(std::fabs(wide[c] - value), std::max(std::fabs(value) * 0x1.0001p-4f, scale * 0x1p-10f)) << r << " " << c;
+        ASSERT_LE(std::fabs(wide[c] - value), std::max(std::fabs(value) * 0x1.0001p-4f, scale * 0x1p-10f))
+            << r << " " << c;
       }
     }
   }

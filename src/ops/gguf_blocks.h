@@ -80,7 +80,8 @@ static_assert(sizeof(BlockQ8_0) == 34 && sizeof(BlockQ4_0) == 18 && sizeof(Block
 template <typename Block>
 Block read_block(const void* data, int64_t index);
 
-// Code of element i, before any offset or table: 0..15, 0..31 for those of five bits, 0..63 for q6_k, or the signed byte of q8_0.
+// Code of element i, before any offset or table: 0..15, 0..31 for those of five bits, 0..63 for q6_k, or the signed
+// byte of q8_0.
 int block_code(const BlockQ8_0& block, int i);
 int block_code(const BlockQ4_0& block, int i);
 int block_code(const BlockQ4_1& block, int i);

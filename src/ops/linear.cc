@@ -64,8 +64,9 @@ Status check_part(const LinearPart& part, const LinearPart& first) {
     return Status::invalid_argument("a linear weight must be [out, in] with 1 to 2^24 of each");
   }
   if (!w.data || !can_pack(w.dtype)) {
-    return Status::unsupported("a linear weight of dtype " + std::string(dtype_info(w.dtype).name) +
-                               " has no kernel; use f32, bf16, f16, q8_0, q4_0, q4_1, q4_k, q5_k, q6_k, iq4_nl or iq4_xs");
+    return Status::unsupported(
+        "a linear weight of dtype " + std::string(dtype_info(w.dtype).name) +
+        " has no kernel; use f32, bf16, f16, q8_0, q4_0, q4_1, q4_k, q5_k, q6_k, iq4_nl or iq4_xs");
   }
   if (w.dtype != first.weight.dtype || w.shape[1] != first.weight.shape[1]) {
     return Status::invalid_argument("stacked linear weights must agree in dtype and in_features");
@@ -124,8 +125,8 @@ struct PackedLinear::Plan {
 };
 
 int64_t fastest_widen_from_rows(DType dtype) {
-  // Only AMX's bf16 products are faster than integers, whose sums leave the tiles at every scale; sooner in K formats, of
-  // more scales. docs/benchmarks.md.
+  // Only AMX's bf16 products are faster than integers, whose sums leave the tiles at every scale; sooner in K formats,
+  // of more scales. docs/benchmarks.md.
   const bool has_both = cpu_info().tier == CpuTier::amx_bf16 && cpu_info().amx_int8;
   if (!has_both || !is_quantized(dtype)) return kNeverWiden;
   const bool is_k_format = dtype == DType::q4_k || dtype == DType::q5_k || dtype == DType::q6_k;

@@ -38,7 +38,8 @@ TEST_P(BlockDtype, AreMultipliedAsIntegersUnderBf16) {
   ThreadTeam team(1);
   const Weight w = make_weight(GetParam(), 19, 512, 5);
   for (const CpuTier tier : tiers()) {
-    EXPECT_EQ(packed(w, ComputeMode::bf16, tier, team).rounds_to_int8(), tier != CpuTier::amx_bf16 || cpu_info().amx_int8);
+    EXPECT_EQ(packed(w, ComputeMode::bf16, tier, team).rounds_to_int8(),
+              tier != CpuTier::amx_bf16 || cpu_info().amx_int8);
     EXPECT_FALSE(packed(w, ComputeMode::f32, tier, team).rounds_to_int8());
   }
 }
@@ -85,12 +86,15 @@ TEST_P(BlockDtype, AreWidenedFromTheRowsThatWereNamed) {
     const std::vector<float> got = product(*linear, many, in), rounded = product(integers, many, in);
     EXPECT_NE(got, rounded);
     const std::vector<Dot> want = reference_product(w, many, in);
-    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], want[i].sum, tolerance(want[i], in == DType::f32, true)) << i;
+    for (size_t i = 0; i < got.size(); ++i)
+      ASSERT_NEAR(got[i], want[i].sum, tolerance(want[i], in == DType::f32, true)) << i;
   }
   // Side by side with one of few rows, the bits are the same.
   std::vector<float> first(many.rows * w.rows), second(few.rows * w.rows);
-  PackedLinear::forward_all(std::array{LinearTask{&*linear, many.input(DType::f32), {.data = first.data(), .row_stride = w.rows}},
-                                       LinearTask{&*linear, few.input(DType::f32), {.data = second.data(), .row_stride = w.rows}}}, team);
+  PackedLinear::forward_all(
+      std::array{LinearTask{&*linear, many.input(DType::f32), {.data = first.data(), .row_stride = w.rows}},
+                 LinearTask{&*linear, few.input(DType::f32), {.data = second.data(), .row_stride = w.rows}}},
+      team);
   EXPECT_EQ(first, product(*linear, many, DType::f32));
   EXPECT_EQ(second, product(*linear, few, DType::f32));
 }
@@ -123,9 +127,19 @@ TEST(GgufBlocks, Iq4HasTheValuesOfTheGgufPackage) {
     double sum;
   };
   const Expected all[] = {
-      {DType::iq4_nl, {{0, -0.35007477f}, {1, 0.2500534f}, {15, -1.2702713f}, {16, -0.35007477f}, {31, 0.010002136f}}, -2.570549},
-      {DType::iq4_xs, {{0, 0.65013885f}, {17, 0.35007477f}, {31, 0.35007477f}, {32, 4.550972f}, {77, 5.8812561f}, {128, -5.8512497f},
-                       {200, 11.402435f}, {255, -0.16003418f}}, -110.073509}};
+      {DType::iq4_nl,
+       {{0, -0.35007477f}, {1, 0.2500534f}, {15, -1.2702713f}, {16, -0.35007477f}, {31, 0.010002136f}},
+       -2.570549},
+      {DType::iq4_xs,
+       {{0, 0.65013885f},
+        {17, 0.35007477f},
+        {31, 0.35007477f},
+        {32, 4.550972f},
+        {77, 5.8812561f},
+        {128, -5.8512497f},
+        {200, 11.402435f},
+        {255, -0.16003418f}},
+       -110.073509}};
   for (const Expected& expected : all) {
     const DTypeInfo& info = dtype_info(expected.dtype);
     std::vector<unsigned char> block(info.block_bytes);
@@ -143,14 +157,19 @@ TEST(GgufBlocks, Iq4HasTheValuesOfTheGgufPackage) {
 TEST(PackedLinear, BlockProductsTogetherGiveTheBitsOfEachAlone) {
   ThreadTeam team(2);
   const Activations x(9, 512, 3);
-  const auto make = [&](DType dtype) { return packed(make_weight(dtype, 64, 512, 5), ComputeMode::bf16, cpu_info().tier, team); };
+  const auto make = [&](DType dtype) {
+    return packed(make_weight(dtype, 64, 512, 5), ComputeMode::bf16, cpu_info().tier, team);
+  };
   const PackedLinear a = make(DType::q4_0), b = make(DType::q6_k);
   std::vector<float> alone(9 * 128), together(9 * 128);  // a's columns, then b's
   const LinearInput in = x.input(a.preferred_input());
-  const auto half = [](std::vector<float>& y, int at) { return LinearOutput{.data = y.data() + at, .row_stride = 128}; };
+  const auto half = [](std::vector<float>& y, int at) {
+    return LinearOutput{.data = y.data() + at, .row_stride = 128};
+  };
   a.forward(in, half(alone, 0), team);
   b.forward(in, half(alone, 64), team);
-  PackedLinear::forward_all(std::array{LinearTask{&a, in, half(together, 0)}, LinearTask{&b, in, half(together, 64)}}, team);
+  PackedLinear::forward_all(std::array{LinearTask{&a, in, half(together, 0)}, LinearTask{&b, in, half(together, 64)}},
+                            team);
   EXPECT_EQ(together, alone);
 }
 

@@ -45,7 +45,8 @@ const void* prepare_input(const LinearInput& x, const RowsWanted& wanted, int64_
     return x.data;
   }
   *stride = wanted.padded_width;
-  std::byte* const out = thread_scratch(LinearScratch::input, x.rows * wanted.padded_width * (wanted.want_bf16 ? 2 : 4));
+  std::byte* const out =
+      thread_scratch(LinearScratch::input, x.rows * wanted.padded_width * (wanted.want_bf16 ? 2 : 4));
   convert_rows(x, wanted, out, team);
   return out;
 }

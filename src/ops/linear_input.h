@@ -9,8 +9,8 @@
 
 namespace warpweave {
 
-// The running thread's own grow-only memory, so that nothing is allocated in a steady decode loop: at least `bytes`, whose
-// contents last until the same `use` is asked for again. Throws std::bad_alloc.
+// The running thread's own grow-only memory, so that nothing is allocated in a steady decode loop: at least `bytes`,
+// whose contents last until the same `use` is asked for again. Throws std::bad_alloc.
 enum class LinearScratch { input, sums, weights, best };
 std::byte* thread_scratch(LinearScratch use, size_t bytes);
 

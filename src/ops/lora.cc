@@ -85,9 +85,10 @@ void LoraRows::shrink(int64_t in_features, ThreadTeam& team) {
   grow(middle_, static_cast<int64_t>(gathered_.size()) * middle_stride_);
   tasks_.clear();
   for (const Segment& segment : segments_) {
-    tasks_.push_back({.linear = &segment.product->shrink,
-                      .x = {.data = input_.data() + segment.first * in_features, .rows = segment.rows, .row_stride = in_features},
-                      .y = {.data = middle_.data() + segment.first * middle_stride_, .row_stride = middle_stride_}});
+    tasks_.push_back(
+        {.linear = &segment.product->shrink,
+         .x = {.data = input_.data() + segment.first * in_features, .rows = segment.rows, .row_stride = in_features},
+         .y = {.data = middle_.data() + segment.first * middle_stride_, .row_stride = middle_stride_}});
   }
   PackedLinear::forward_all(tasks_, team);
 }

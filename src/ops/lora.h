@@ -2,8 +2,8 @@
 // batch have different adapters, or none (LoRA, Hu et al. 2021; batches of many adapters: Punica, Chen et al. 2023).
 //
 // Rows are taken together by adapter, so that each A and B is read once a product. What comes of them joins the model's
-// own product as its LinearAddend, before activations; rows without an adapter cost nothing. The bits of a row depend on
-// that row and its adapter alone. Sums are f32.
+// own product as its LinearAddend, before activations; rows without an adapter cost nothing. The bits of a row depend
+// on that row and its adapter alone. Sums are f32.
 #pragma once
 
 #include <array>

@@ -50,8 +50,10 @@ struct TestAdapter {
     for (size_t p = 0; p < parts.size(); ++p) {
       shrink.push_back({.weight = a[p].view(), .bias = {}});
       const LinearPart expand = {.weight = b[p].view(), .bias = {}};
-      product.parts.push_back({.expand = PackedLinear::pack(std::span(&expand, 1), {}, team).value(), .first_rank = first_rank,
-                               .first_column = parts[p].first_column, .scale = parts[p].scale});
+      product.parts.push_back({.expand = PackedLinear::pack(std::span(&expand, 1), {}, team).value(),
+                               .first_rank = first_rank,
+                               .first_column = parts[p].first_column,
+                               .scale = parts[p].scale});
       first_rank += parts[p].rank;
       product.columns += parts[p].columns;
     }
@@ -101,7 +103,8 @@ struct LoraRowsTest : testing::Test {
 TEST_F(LoraRowsTest, MixesRowsOfSeveralAdapters) {
   const LoraAdapter* const requests[] = {&whole.adapter, nullptr, &middle.adapter, &elsewhere.adapter, &whole.adapter};
   const int32_t q_indptr[] = {0, 2, 5, 6, 7, 10};
-  const TestAdapter* const by_row[] = {&whole, &whole, nullptr, nullptr, nullptr, &middle, &elsewhere, &whole, &whole, &whole};
+  const TestAdapter* const by_row[] = {&whole,  &whole,     nullptr, nullptr, nullptr,
+                                       &middle, &elsewhere, &whole,  &whole,  &whole};
   const Matrix x = random_matrix(10, kIn, 7);
   rows.start(requests, q_indptr);
   expect_rows({.data = x.values.data(), .rows = 10, .row_stride = kIn}, x.values.data(), by_row);
@@ -144,7 +147,8 @@ TEST_F(LoraRowsTest, WithoutAdaptersNothingJoins) {
 // An addend joins before the activation, in the rows that have one, in every tier and at odd widths.
 TEST_F(LoraRowsTest, AddendsJoinProducts) {
   constexpr int64_t kRows = 11, kWidth = 37;
-  const Matrix gate = random_matrix(kWidth, kIn, 1), up = random_matrix(kWidth, kIn, 2), x = random_matrix(kRows, kIn, 3);
+  const Matrix gate = random_matrix(kWidth, kIn, 1), up = random_matrix(kWidth, kIn, 2),
+               x = random_matrix(kRows, kIn, 3);
   const Matrix values = random_matrix(4, 2 * kWidth, 4);
   const int32_t places[kRows] = {-1, 2, 0, -1, 3, 1, -1, 2, 2, 0, -1};
   const LinearPart parts[] = {{.weight = gate.view(), .bias = {}}, {.weight = up.view(), .bias = {}}};

@@ -20,8 +20,8 @@ struct LoraTile {
 // Tiles that hold `rows` rows of at most `adapters` adapters, in any mixture.
 inline int max_lora_tiles(int rows, int adapters) { return std::min(rows, rows / kLoraTileRows + adapters); }
 
-// The tiles of rows with `slots` (-1: no adapter), and each row's place: kLoraTileRows * tile + place in the tile, or -1.
-// Room for max_lora_tiles() of as many adapters as occur; what is left over is empty.
+// The tiles of rows with `slots` (-1: no adapter), and each row's place: kLoraTileRows * tile + place in the tile, or
+// -1. Room for max_lora_tiles() of as many adapters as occur; what is left over is empty.
 void fill_lora_tiles(std::span<const int32_t> slots, std::span<LoraTile> tiles, std::span<int32_t> places);
 
 }  // namespace warpweave

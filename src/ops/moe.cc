@@ -131,7 +131,8 @@ LinearInput Layer::gather(const LinearInput& rows) {
   std::byte* const out = at_least(s_.gathered, pairs_ * row_bytes);
   over_rows(team_, call_.rows, hidden_ * k_, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * k_; i < end * k_; ++i) {
-      std::memcpy(out + s_.slot_of[i] * row_bytes, static_cast<const std::byte*>(rows.data) + i / k_ * from_bytes, row_bytes);
+      std::memcpy(out + s_.slot_of[i] * row_bytes, static_cast<const std::byte*>(rows.data) + i / k_ * from_bytes,
+                  row_bytes);
     }
   });
   return {.data = out, .dtype = rows.dtype, .rows = pairs_, .row_stride = call_.experts[0].gate_up.product_width()};
@@ -180,10 +181,14 @@ void Layer::multiply() {
   PackedLinear::forward_all(s_.tasks, team_);
 
   s_.tasks.clear();
-  add_tasks({.data = inner.data, .dtype = inner.dtype, .rows = pairs_, .row_stride = inner.row_stride}, results, &MoeExpert::down);
+  add_tasks({.data = inner.data, .dtype = inner.dtype, .rows = pairs_, .row_stride = inner.row_stride}, results,
+            &MoeExpert::down);
   if (call_.shared_down != nullptr) {
     s_.tasks.push_back({call_.shared_down,
-                        {.data = shared_inner.data, .dtype = shared_inner.dtype, .rows = call_.rows, .row_stride = shared_inner.row_stride},
+                        {.data = shared_inner.data,
+                         .dtype = shared_inner.dtype,
+                         .rows = call_.rows,
+                         .row_stride = shared_inner.row_stride},
                         shared_results});
   }
   PackedLinear::forward_all(s_.tasks, team_);
@@ -198,7 +203,8 @@ void Layer::combine() {
       }
       if (call_.shared_down == nullptr) continue;
       const float* const x = call_.x + r * call_.x_stride;
-      const float gate = call_.shared_gate == nullptr ? 1.0f : 1.0f / (1.0f + std::exp(-dot(x, call_.shared_gate, hidden_)));
+      const float gate =
+          call_.shared_gate == nullptr ? 1.0f : 1.0f / (1.0f + std::exp(-dot(x, call_.shared_gate, hidden_)));
       add_scaled_inplace(y, s_.shared_results.data() + r * hidden_, gate, hidden_);
     }
   });

@@ -95,7 +95,8 @@ class Mixture {
     for (int64_t r = 0; r < rows; ++r) {
       for (int e = 0; e < shape_.experts; ++e) x[r * shape_.hidden + e] = -4.0f;
       for (int j = 0; j < shape_.k; ++j) {
-        x[r * shape_.hidden + chosen[r * shape_.k + j]] = 0.25f * static_cast<float>(shape_.k - j) + 0.125f * (random_() % 2);
+        x[r * shape_.hidden + chosen[r * shape_.k + j]] =
+            0.25f * static_cast<float>(shape_.k - j) + 0.125f * (random_() % 2);
       }
     }
     return x;
@@ -227,7 +228,8 @@ std::vector<Shape> shapes() {
       {.experts = 7, .k = 1, .shared_ffn = 17, .shared_gate = true},
       {.experts = 16, .k = 4, .hidden = 96, .ffn = 64, .shared_ffn = 64, .shared_gate = true, .dtype = DType::bf16},
   };
-  for (const CpuTier tier : {CpuTier::scalar, CpuTier::avx2, CpuTier::avx512, CpuTier::avx512_bf16, CpuTier::amx_bf16}) {
+  for (const CpuTier tier :
+       {CpuTier::scalar, CpuTier::avx2, CpuTier::avx512, CpuTier::avx512_bf16, CpuTier::amx_bf16}) {
     if (tier > cpu_info().tier) continue;
     out.push_back({.experts = 8, .k = 2, .hidden = 96, .ffn = 80, .shared_ffn = 48, .dtype = DType::bf16,
                    .compute = ComputeMode::bf16, .tier = tier});

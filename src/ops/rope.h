@@ -30,12 +30,12 @@ struct RopeTable {
 };
 
 // Which of three positions of a row turns each frequency (M-RoPE, Qwen2-VL 2409.12191): 0 temporal, 1 height, 2 width.
-// `sections` [3] add up to the frequencies: so many of each in turn, or interleaved (Qwen3-VL): every third is of height
-// and of width as long as theirs last, and the rest temporal.
+// `sections` [3] add up to the frequencies: so many of each in turn, or interleaved (Qwen3-VL): every third is of
+// height and of width as long as theirs last, and the rest temporal.
 std::vector<uint8_t> rope_axes(std::span<const int> sections, bool interleaved);
 
-// The table of rows at three positions each: row r of `out` has the angles that `positions` [3, rows] give row r, so that
-// a rotation by `out` at positions 0, 1, 2, ... is theirs. With three equal ones it is bit by bit that of `table`.
+// The table of rows at three positions each: row r of `out` has the angles that `positions` [3, rows] give row r, so
+// that a rotation by `out` at positions 0, 1, 2, ... is theirs. With three equal ones it is bit by bit that of `table`.
 void gather_rope_rows(const RopeTable& table, std::span<const uint8_t> axes, const int32_t* positions, int64_t rows,
                       RopeTable& out);
 

@@ -114,7 +114,8 @@ TEST(RouterGolden, OfEqualExpertsTheLowerIsChosen) {
                       .experts_out = chosen.data(), .weights_out = weights.data()});
       for (const int32_t e : chosen) {
         for (int lower = e / group_size * group_size; lower < e; ++lower) {
-          const bool equal = logits[lower] == logits[e] && (c.correction.empty() || c.correction[lower] == c.correction[e]);
+          const bool equal =
+              logits[lower] == logits[e] && (c.correction.empty() || c.correction[lower] == c.correction[e]);
           if (!equal) continue;
           ++ties;
           EXPECT_NE(std::find(chosen.begin(), chosen.end(), lower), chosen.end()) << c.name;

@@ -9,7 +9,8 @@
 //   weight = score of the chosen expert (without the bias), divided by the sum over the chosen plus sum_epsilon
 //            where `renormalise`, times `scale`
 //
-//   shared experts, where they are multiplied with the routed ones (on a GPU): `shared` more that every row has after its k,
+//   shared experts, where they are multiplied with the routed ones (on a GPU): `shared` more that every row has after
+//   its k,
 //           with weight 1 or one gate of the row for all of them; they follow the num_experts
 //
 // RouterScore::sparse_mixer is Phi-3.5-MoE's own rule for k = 2 (SparseMixer-v2, Liu et al. 2024, at inference):

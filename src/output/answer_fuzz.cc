@@ -19,7 +19,8 @@ std::string joined(const AnswerFormat& format, std::string_view text, size_t pie
   const auto add = [&](std::vector<AnswerEvent> events) {
     for (const AnswerEvent& event : events) {
       const int kind = static_cast<int>(event.kind);
-      if (kind != last || event.kind == AnswerEvent::Kind::call) out += "\n#" + std::to_string(kind) + " " + std::to_string(event.call) + ":";
+      if (kind != last || event.kind == AnswerEvent::Kind::call)
+        out += "\n#" + std::to_string(kind) + " " + std::to_string(event.call) + ":";
       last = kind;
       out += event.text + event.id;
     }

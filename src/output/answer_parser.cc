@@ -26,7 +26,8 @@ ParserTask<> read_reasoning(AnswerReader& reader, const ReasoningFormat& format)
   }
   if (begun) reader.read_again();
   const std::string_view marks[] = {format.end, format.interrupted_by};
-  const bool interrupts = !format.interrupted_by.empty() && (format.interrupted_without_tools || !reader.format().calls.empty());
+  const bool interrupts =
+      !format.interrupted_by.empty() && (format.interrupted_without_tools || !reader.format().calls.empty());
   const int mark = co_await reader.until({marks, interrupts ? size_t{2} : size_t{1}}, To::reasoning);
   reader.end_reasoning();
   if (mark == 1) reader.unread(format.interrupted_by);

@@ -1,6 +1,7 @@
 // The parser by lines of JSON on standard input, for comparisons with other parsers in Python.
 //
-//   {"reasoning": "", "calls": "hermes", "begins_in_reasoning": false, "tools": [...], "pieces": ["...", ...], "end": bool}
+//   {"reasoning": "", "calls": "hermes", "begins_in_reasoning": false, "tools": [...], "pieces": ["...", ...], "end":
+//   bool}
 // Each line is answered by a list with the events of each piece, and with "end" of the answer's end as well:
 // [[["content" | "reasoning" | "call" | "arguments", text, number of the call], ...], ...]
 #include <iostream>
@@ -46,7 +47,8 @@ int main() {
     if (parsed->contains("tools")) format.tools = std::make_shared<const ToolSet>((*parsed)["tools"]);
     AnswerParser parser(format);
     Json out = Json::array();
-    for (const Json& piece : (*parsed)["pieces"]) out.push_back(to_json(parser.feed(piece.get_ref<const std::string&>())));
+    for (const Json& piece : (*parsed)["pieces"])
+      out.push_back(to_json(parser.feed(piece.get_ref<const std::string&>())));
     if (parsed->value("end", false)) out.push_back(to_json(parser.finish()));
     std::cout << out.dump(-1, ' ', false, Json::error_handler_t::replace) << std::endl;
   }

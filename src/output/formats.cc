@@ -50,7 +50,8 @@ const std::vector<CallFormat>& call_formats() {
 
 template <typename Formats>
 auto find_by_name(const Formats& formats, std::string_view name) -> decltype(&*std::begin(formats)) {
-  const auto at = std::find_if(std::begin(formats), std::end(formats), [&](const auto& one) { return one.name == name; });
+  const auto at =
+      std::find_if(std::begin(formats), std::end(formats), [&](const auto& one) { return one.name == name; });
   return at == std::end(formats) ? nullptr : &*at;
 }
 
@@ -61,13 +62,21 @@ struct Sign {
 
 // In this order: what stands in several formats comes last.
 constexpr Sign kCallSigns[] = {
-    {"<|channel|>", "gpt-oss"},         {"<｜tool▁calls▁begin｜>", "deepseekv3"}, {"<|tool_calls_section_begin|>", "kimi_k2"},
-    {"[TOOL_CALLS]", "mistral"},        {"<arg_key>", "glm47"},                     {"<function=", "qwen3_coder"},
-    {"<tool_call>", "qwen"},            {"<|python_start|>", "pythonic"},           {"<|python_tag|>", "llama3"},
+    {"<|channel|>", "gpt-oss"},
+    {"<｜tool▁calls▁begin｜>", "deepseekv3"},
+    {"<|tool_calls_section_begin|>", "kimi_k2"},
+    {"[TOOL_CALLS]", "mistral"},
+    {"<arg_key>", "glm47"},
+    {"<function=", "qwen3_coder"},
+    {"<tool_call>", "qwen"},
+    {"<|python_start|>", "pythonic"},
+    {"<|python_tag|>", "llama3"},
     {"\"parameters\": dictionary of argument name", "llama3"},
 };
-constexpr Sign kReasoningSigns[] = {
-    {"<|channel|>", "gpt-oss"}, {"◁think▷", "kimi"}, {"<|tool_calls_section_begin|>", "kimi_k2"}, {"</think>", "qwen3"}};
+constexpr Sign kReasoningSigns[] = {{"<|channel|>", "gpt-oss"},
+                                    {"◁think▷", "kimi"},
+                                    {"<|tool_calls_section_begin|>", "kimi_k2"},
+                                    {"</think>", "qwen3"}};
 
 std::string_view first_sign(std::span<const Sign> signs, std::string_view text) {
   for (const Sign& sign : signs) {
@@ -95,7 +104,9 @@ const CallFormat* find_call_format(std::string_view name) { return find_by_name(
 std::vector<std::string_view> reasoning_format_names() { return names_of(kReasoningFormats); }
 std::vector<std::string_view> call_format_names() { return names_of(call_formats()); }
 
-std::string_view guess_reasoning_format(std::string_view chat_template) { return first_sign(kReasoningSigns, chat_template); }
+std::string_view guess_reasoning_format(std::string_view chat_template) {
+  return first_sign(kReasoningSigns, chat_template);
+}
 std::string_view guess_call_format(std::string_view chat_template) { return first_sign(kCallSigns, chat_template); }
 
 bool begins_in_reasoning(const ReasoningFormat& format, std::string_view prompt) {

@@ -1,5 +1,6 @@
 // Coroutines that read a text byte by byte, wherever it is cut: a parser is written as if the whole text were there,
-// and waits inside AnswerReader::peek() while it is not. What it does depends on the bytes alone, never on their pieces.
+// and waits inside AnswerReader::peek() while it is not. What it does depends on the bytes alone, never on their
+// pieces.
 //
 // A task runs when it is awaited by another, or as the root by TaskDriver::run(). Nothing recurses: the driver resumes
 // one coroutine at a time. Exceptions (memory) pass from task to task and out of run(). Not thread-safe.

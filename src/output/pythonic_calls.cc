@@ -46,7 +46,9 @@ class CallList {
   std::string name() {
     skip_space();
     const size_t begin = at_;
-    while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) != 0 || text_[at_] == '_' || text_[at_] == '.')) ++at_;
+    while (at_ < text_.size() &&
+           (std::isalnum(static_cast<unsigned char>(text_[at_])) != 0 || text_[at_] == '_' || text_[at_] == '.'))
+      ++at_;
     return std::string(text_.substr(begin, at_ - begin));
   }
   bool read_call(PythonCall* call) {

@@ -83,7 +83,8 @@ std::optional<ToolGrammar> make_tool_grammar(const ToolDemand& demand) {
     Json list = sequence(text_format("["), sequence(separated(demand, kJson, ", "), text_format("]")));
     format = behind_reasoning(demand, std::move(list));
   } else if (hermes && any_strict(demand.tools)) {
-    format = {{"type", "triggered_tags"}, {"triggers", Json::array({"<tool_call>"})}, {"tags", tags_of(demand, kHermes)}};
+    format = {
+        {"type", "triggered_tags"}, {"triggers", Json::array({"<tool_call>"})}, {"tags", tags_of(demand, kHermes)}};
   } else {
     return std::nullopt;
   }

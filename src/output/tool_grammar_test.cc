@@ -19,13 +19,15 @@ const Json& tools() {
 }
 
 bool allows(const ToolGrammar& grammar, const std::string& text) {
-  const std::string taken = grammar::testing::takes({grammar::GrammarSpec::Kind::structural_tag, grammar.tag.value.dump()}, text);
+  const std::string taken =
+      grammar::testing::takes({grammar::GrammarSpec::Kind::structural_tag, grammar.tag.value.dump()}, text);
   EXPECT_NE(taken, "does not compile");
   return taken == "yes";
 }
 
 size_t calls_in(const ToolGrammar& grammar, const std::string& text) {
-  AnswerParser parser({.reasoning = "qwen3", .calls = grammar.format, .tools = std::make_shared<const ToolSet>(tools())});
+  AnswerParser parser(
+      {.reasoning = "qwen3", .calls = grammar.format, .tools = std::make_shared<const ToolSet>(tools())});
   parser.feed(text);
   parser.finish();
   return parser.calls();
@@ -36,7 +38,8 @@ TEST(ToolGrammar, RequiredCallsInAList) {
   ASSERT_TRUE(grammar);
   EXPECT_EQ(grammar->format, "json");
   const std::string one = R"([{"name": "weather", "parameters": {"city": "Rome"}}])";
-  const std::string two = R"([{"name": "noop", "parameters": {}}, {"name": "weather", "parameters": {"city": "Paris"}}])";
+  const std::string two =
+      R"([{"name": "noop", "parameters": {}}, {"name": "weather", "parameters": {"city": "Paris"}}])";
   EXPECT_TRUE(allows(*grammar, one));
   EXPECT_TRUE(allows(*grammar, two));
   EXPECT_EQ(calls_in(*grammar, two), 2u);
@@ -53,7 +56,8 @@ TEST(ToolGrammar, ToolWithoutParametersTakesNone) {
 }
 
 TEST(ToolGrammar, OneNamedCallInTheModelsFormat) {
-  const auto grammar = make_tool_grammar({.tools = tools(), .only = "weather", .must_call = true, .parallel_calls = false, .format = "qwen25"});
+  const auto grammar = make_tool_grammar(
+      {.tools = tools(), .only = "weather", .must_call = true, .parallel_calls = false, .format = "qwen25"});
   ASSERT_TRUE(grammar);
   const std::string call = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>";
   EXPECT_TRUE(allows(*grammar, call));
@@ -63,7 +67,8 @@ TEST(ToolGrammar, OneNamedCallInTheModelsFormat) {
 }
 
 TEST(ToolGrammar, ReasoningComesFirst) {
-  ToolDemand demand{.tools = tools(), .must_call = true, .format = "qwen", .reasoning_begin = "<think>", .reasoning_end = "</think>"};
+  ToolDemand demand{
+      .tools = tools(), .must_call = true, .format = "qwen", .reasoning_begin = "<think>", .reasoning_end = "</think>"};
   const std::string call = "<tool_call>\n{\"name\": \"noop\", \"arguments\": {}}\n</tool_call>";
   const auto free = make_tool_grammar(demand);
   EXPECT_TRUE(allows(*free, "<think>\nany < text\n</think>\n\n" + call));
@@ -79,7 +84,8 @@ TEST(ToolGrammar, FreeTextWithStrictTools) {
   const auto grammar = make_tool_grammar({.tools = tools(), .format = "hermes"});
   ASSERT_TRUE(grammar);
   EXPECT_TRUE(allows(*grammar, "just text"));
-  EXPECT_TRUE(allows(*grammar, "so <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>"));
+  EXPECT_TRUE(
+      allows(*grammar, "so <tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>"));
   EXPECT_FALSE(allows(*grammar, "so <tool_call>\n{\"name\": \"weather\", \"arguments\": {}}\n</tool_call>"));
   EXPECT_TRUE(allows(*grammar, "<tool_call>\n{\"name\": \"noop\", \"arguments\": {\"any\": 1}}\n</tool_call>"));
   EXPECT_FALSE(make_tool_grammar({.tools = tools(), .format = "mistral"}).has_value());

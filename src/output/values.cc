@@ -58,7 +58,8 @@ class PythonLiteral {
       case '{': return dict();
       default: break;
     }
-    if (next() == '-' || next() == '+' || next() == '.' || std::isdigit(static_cast<unsigned char>(next())) != 0) return number();
+    if (next() == '-' || next() == '+' || next() == '.' || std::isdigit(static_cast<unsigned char>(next())) != 0)
+      return number();
     size_t end = at_;
     while (end < text_.size() && is_name_byte(text_[end])) ++end;
     const std::string_view word = text_.substr(at_, end - at_);

@@ -22,7 +22,8 @@ TEST(PythonLiterals, AreJson) {
   EXPECT_EQ(literal("1e-3"), "1e-3");
   EXPECT_EQ(literal("[True, False, None, ]"), "[true, false, null]");
   EXPECT_EQ(literal("{'a': {1: [ ]}}"), R"({"a": {"1": []}})");
-  for (const char* bad : {"f(x)", "'a", "[1 2]", "{[1]: 2}", "1.2.3", "0x1g", "'\\ud800'", "x", "", "[", "{'a'}", "1+2"}) {
+  for (const char* bad :
+       {"f(x)", "'a", "[1 2]", "{[1]: 2}", "1.2.3", "0x1g", "'\\ud800'", "x", "", "[", "{'a'}", "1+2"}) {
     EXPECT_EQ(literal(bad), "none") << bad;
   }
   EXPECT_EQ(literal(std::string(100000, '[')), "none");

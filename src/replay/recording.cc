@@ -39,8 +39,14 @@ LayerSizes sizes_of(const Recording& r, const RecordedLayer& layer) {
   const uint64_t slots = static_cast<uint64_t>(r.num_pages) * r.page_size * c.num_kv_heads;
   const uint64_t bits = kv_format_bits(layer.kv_format);
   const bool fp4 = layer.kv_format == KvFormat::fp4_e2m1;
-  const uint64_t k_dim = kv_stored_dim(layer.kv_format, c.head_dim), v_dim = kv_stored_dim(layer.kv_format, c.v_head_dim);
-  return {heads, heads * c.head_dim, heads * c.v_head_dim, slots * k_dim * bits / 8, slots * v_dim * bits / 8, fp4 ? slots * c.head_dim / kFp4BlockElements : 0,
+  const uint64_t k_dim = kv_stored_dim(layer.kv_format, c.head_dim),
+                 v_dim = kv_stored_dim(layer.kv_format, c.v_head_dim);
+  return {heads,
+          heads * c.head_dim,
+          heads * c.v_head_dim,
+          slots * k_dim * bits / 8,
+          slots * v_dim * bits / 8,
+          fp4 ? slots * c.head_dim / kFp4BlockElements : 0,
           fp4 ? slots * c.v_head_dim / kFp4BlockElements : 0};
 }
 
@@ -190,7 +196,8 @@ Status read_layer(const json& header, RecordedLayer& layer) {
       (c.head_dim % kFp4BlockElements || c.v_head_dim % kFp4BlockElements)) {
     return broken("head_dim is no multiple of 16 under fp4_e2m1");
   }
-  if (kv_format_is_packed(*parsed) && (c.num_kv_heads != 1 || c.head_dim != kPackedTokenDim || c.v_head_dim != kPackedLatentDim)) {
+  if (kv_format_is_packed(*parsed) &&
+      (c.num_kv_heads != 1 || c.head_dim != kPackedTokenDim || c.v_head_dim != kPackedLatentDim)) {
     return broken("kv_format is one of latent attention of 512 + 64 values, and the dims are others");
   }
   fields.numbers("sinks", layer.sinks, c.num_q_heads);
@@ -328,7 +335,8 @@ Status write_recording(const Recording& recording, const std::string& path) {
   // A part of a recording is none. What is no file, such as /dev/full, stays.
   std::error_code ignored;
   if (std::filesystem::is_regular_file(path, ignored)) std::filesystem::remove(path, ignored);
-  return Status::resource_exhausted(path + ": cannot be written; a folder with room that this user may write to is needed");
+  return Status::resource_exhausted(path +
+                                    ": cannot be written; a folder with room that this user may write to is needed");
 }
 
 Result<Recording> parse_recording(std::string_view bytes) {

@@ -190,7 +190,8 @@ void RecordingBackend::add_layer(const ForwardBatch& batch, const AttentionCall&
   const int bits = kv_format_bits(call.k.format);
   const PageCopier& pages = *recording_->pages;
   layer.k = pages.copy(call.k, {call.k.data, bits, 1}, call.num_kv_heads, kv_stored_dim(call.k.format, call.head_dim));
-  layer.v = pages.copy(call.v, {call.v.data, bits, 1}, call.num_kv_heads, kv_stored_dim(call.v.format, call.v_head_dim));
+  layer.v =
+      pages.copy(call.v, {call.v.data, bits, 1}, call.num_kv_heads, kv_stored_dim(call.v.format, call.v_head_dim));
   if (call.k.format == KvFormat::fp4_e2m1) {
     layer.k_blocks = pages.copy(call.k, {call.k.block_scales, 8, kFp4BlockElements},
                                 call.num_kv_heads, call.head_dim);

@@ -19,7 +19,8 @@ Status Scheduler::audit() const {
       const bool windowed = config_.cache_groups[group].windowed();
       const bool there = request->pages[i] != kNoPage;
       if (there != (!windowed || (page >= request->kept_from[group] && page < request->window_end))) {
-        return Status::internal("request " + std::to_string(id) + " has a page too many or too few at entry " + std::to_string(page) + " of group " + std::to_string(group));
+        return Status::internal("request " + std::to_string(id) + " has a page too many or too few at entry " +
+                                std::to_string(page) + " of group " + std::to_string(group));
       }
       if (!there) continue;
       ++refs[request->pages[i]];

@@ -38,7 +38,8 @@ void Scheduler::add_decode_rows(Step& step) {
   // A request with proposals must wait for its step. The others wait with it: else two halves would decode by turns for
   // ever, and each read all weights.
   if (waits_for_tokens_ && decodes_in_flight()) return;
-  const bool propose = proposing_ && config_.max_proposals > 0 && step.empty();  // beside a prefill there is no time for it
+  const bool propose =
+      proposing_ && config_.max_proposals > 0 && step.empty();  // beside a prefill there is no time for it
   if (!pool_.covers(available_pages(), pages_needed_for_decode())) make_room();
   PageCount spare = propose ? available_pages() - pages_needed_for_decode() : PageCount{};
   for (Request* request : running_) {

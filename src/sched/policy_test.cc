@@ -27,7 +27,8 @@ TEST(SchedulerPolicy, EveryBoundOfTheConfigurationIsExact) {
   expect_least(&SchedulerConfig::max_adapters, 1, "--max-loras-per-batch");
   expect_least(&SchedulerConfig::max_queued_requests, 1, "--max-queued-requests");
   expect_least(&SchedulerConfig::chunked_prefill_size, 1, "--chunked-prefill-size");
-  for (int SchedulerConfig::*unbounded : {&SchedulerConfig::max_queued_requests, &SchedulerConfig::chunked_prefill_size}) {
+  for (int SchedulerConfig::*unbounded :
+       {&SchedulerConfig::max_queued_requests, &SchedulerConfig::chunked_prefill_size}) {
     SchedulerConfig config = make_config();
     config.*unbounded = -1;
     EXPECT_TRUE(Scheduler::validate(config).ok());
@@ -103,7 +104,8 @@ TEST(SchedulerPolicy, ARequestThatNeitherPartCanHoldIsRefusedByItsPart) {
   Scheduler scheduler(config);  // prompts are not cut
   EXPECT_TRUE(scheduler.add(make_spec(1, 16, 1)).ok());
   const Status windows = scheduler.add(make_spec(2, 17, 1));
-  EXPECT_NE(windows.message().find("16 tokens of layers with a sliding window"), std::string::npos) << windows.message();
+  EXPECT_NE(windows.message().find("16 tokens of layers with a sliding window"), std::string::npos)
+      << windows.message();
   EXPECT_NE(windows.message().find("--swa-full-tokens-ratio"), std::string::npos);
   const Status full = scheduler.add(make_spec(3, 81, 1));
   EXPECT_NE(full.message().find("KV pool of 80 tokens;"), std::string::npos) << full.message();
@@ -255,7 +257,8 @@ TEST(SchedulerPolicy, WaitsOnlyForPrefixesThatAreWorthIt) {
       ScheduledRequestSpec spec = make_spec(2, 60, 4, 0);
       std::fill(spec.input_ids.begin() + common, spec.input_ids.end(), 5);
       ASSERT_TRUE(scheduler.add(std::move(spec)).ok());
-      const bool waits = mode == PrefixMatchMode::token && common == kInBatchShareMinTokens;  // 32 are 6 pages of 5 and a bit
+      const bool waits =
+          mode == PrefixMatchMode::token && common == kInBatchShareMinTokens;  // 32 are 6 pages of 5 and a bit
       EXPECT_EQ(scheduler.schedule().rows.size(), waits ? 1u : 2u) << common;
       scheduler.fail_uncommitted();
     }

@@ -274,8 +274,8 @@ class Scheduler {
   static int64_t max_step_proposals(const SchedulerConfig& config) {
     return std::min<int64_t>(int64_t{config.max_running_requests} * config.max_proposals, config.max_step_proposals);
   }
-  // With max_proposals: whether rows of the steps to come have room for proposals. While they have none, requests need not
-  // wait for their tokens, and steps overlap as without proposals. True at first.
+  // With max_proposals: whether rows of the steps to come have room for proposals. While they have none, requests need
+  // not wait for their tokens, and steps overlap as without proposals. True at first.
   void set_proposing(bool on) { proposing_ = on; }
   const StatePool* states() const { return states_ ? &*states_ : nullptr; }
 

@@ -32,8 +32,9 @@ void Scheduler::save_state(Request& request, const StepRow& row, Step& step) {
   const int interval = config_.state_interval;
   const bool before = !row.prefill && waits_for_tokens_;  // where it ends is not known yet
   const int position = before ? row.start : request.scheduled;
-  const bool wanted = before ? position / interval > request.state_saved_at / interval
-                             : position == request.prefill_len || position == request.branch_at || position % interval == 0;
+  const bool wanted =
+      before ? position / interval > request.state_saved_at / interval
+             : position == request.prefill_len || position == request.branch_at || position % interval == 0;
   if (!wanted) return;
   std::optional<StateCopy> copy = states_->fork(request.state_slot, StateSlotUse::checkpoint);
   if (!copy && tree_.evict_checkpoint()) copy = states_->fork(request.state_slot, StateSlotUse::checkpoint);

@@ -322,8 +322,8 @@ void HttpServer::Impl::sweep() {
   const ServerOptions& options = transport.options;
   transport.check_deadlines();
   const double shortest_s = std::min({options.read_timeout_s, options.idle_timeout_s, options.write_timeout_s});
-  sweep_timer.expires_after(
-      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::clamp(shortest_s / 4, 0.01, 0.5))));
+  sweep_timer.expires_after(std::chrono::duration_cast<Clock::duration>(
+      std::chrono::duration<double>(std::clamp(shortest_s / 4, 0.01, 0.5))));
   sweep_timer.async_wait([this, waiting = Waiting(sweeping)](error_code) mutable {
     waiting.end();
     sweep();

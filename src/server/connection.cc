@@ -193,7 +193,8 @@ bool Connection::check_route(const RouteTable::Match& match) {
 bool Connection::check_access(const Route& route) {
   // Anthropic's clients send their key in a header of its own.
   std::string authorization(header("authorization"));
-  if (authorization.empty() && !header("x-api-key").empty()) authorization = "Bearer " + std::string(header("x-api-key"));
+  if (authorization.empty() && !header("x-api-key").empty())
+    authorization = "Bearer " + std::string(header("x-api-key"));
   if (!authorized(route.auth, authorization, transport_.keys)) {
     reject({401, "invalid_api_key", "a valid key is needed: send the header 'Authorization: Bearer <key>'"},
            {{"WWW-Authenticate", "Bearer"}});
@@ -295,9 +296,10 @@ static std::string allowed_headers(std::string_view asked) {
 void Connection::answer_preflight(const std::string& allowed) {
   HeaderList headers = {{"Allow", allowed + ", OPTIONS"}};
   if (!allow_origin_.empty()) {
-    headers.insert(headers.end(), {{"Access-Control-Allow-Methods", allowed + ", OPTIONS"},
-                                   {"Access-Control-Allow-Headers", allowed_headers(header("access-control-request-headers"))},
-                                   {"Access-Control-Max-Age", "600"}});
+    headers.insert(headers.end(),
+                   {{"Access-Control-Allow-Methods", allowed + ", OPTIONS"},
+                    {"Access-Control-Allow-Headers", allowed_headers(header("access-control-request-headers"))},
+                    {"Access-Control-Max-Age", "600"}});
   }
   open_exchange(parser_.head().keep_alive && !parser_.head().has_body());
   exchange_->send(204, {}, {}, headers);
@@ -389,7 +391,9 @@ void Connection::count_response(int status) const noexcept {
   if (!transport_.options.on_response) return;
   try {
     const std::chrono::duration<double> taken = transport_.hooks.now() - request_begun_;
-    transport_.options.on_response({.route = std::string(route_name()), .method = parser_.head().method, .status = status,
+    transport_.options.on_response({.route = std::string(route_name()),
+                                    .method = parser_.head().method,
+                                    .status = status,
                                     .duration_s = taken.count()});
   } catch (const std::exception&) {
     LOG_ERROR("an answer was not counted");

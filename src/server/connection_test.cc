@@ -61,8 +61,10 @@ class ConnectionTest : public ::testing::Test {
                   waits_ = writer;
                 }, true});
     transport_ = std::make_unique<Transport>(
-        ServerOptions{.read_timeout_s = 60, .write_timeout_s = 60,
-                      .on_response = [this](const AnsweredRequest& answered) { answered_.push_back(answered); }}, router,
+        ServerOptions{.read_timeout_s = 60,
+                      .write_timeout_s = 60,
+                      .on_response = [this](const AnsweredRequest& answered) { answered_.push_back(answered); }},
+        router,
         TransportHooks{.now = [this] { return now_; },
                        .wake = [this] { woken_ = true; },
                        .submit = [](const std::function<void()>&) { return false; }});

@@ -1,12 +1,12 @@
 // HTTP as the API handlers see it: a request whose body has arrived, and a writer for the answer.
 //
-// Threads: a handler runs on a thread of the API worker pool, never on the I/O thread, so it may tokenize a long prompt;
-// those of routes that run at once are the exception. A ResponseWriter may be used from any thread, also after the
-// handler returned (streams are fed from the engine's threads); its calls never block.
+// Threads: a handler runs on a thread of the API worker pool, never on the I/O thread, so it may tokenize a long
+// prompt; those of routes that run at once are the exception. A ResponseWriter may be used from any thread, also after
+// the handler returned (streams are fed from the engine's threads); its calls never block.
 //
-// Errors: where memory ends, send(), begin_stream() and write() throw and have changed nothing, so that a shorter answer
-// may be tried. After the client has gone, and after the end, calls do nothing. A writer that is dropped without an
-// answer answers 500, or cuts its stream.
+// Errors: where memory ends, send(), begin_stream() and write() throw and have changed nothing, so that a shorter
+// answer may be tried. After the client has gone, and after the end, calls do nothing. A writer that is dropped without
+// an answer answers 500, or cuts its stream.
 #pragma once
 
 #include <functional>

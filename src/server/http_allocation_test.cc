@@ -1,6 +1,6 @@
 // Every allocation of the server's own threads fails once per distinct call stack, alone and with those that follow it:
-// through a start, requests of every kind, clients that leave, a change of routes and a stop. The request concerned gets
-// one answer or a closed connection, and the server serves the next one.
+// through a start, requests of every kind, clients that leave, a change of routes and a stop. The request concerned
+// gets one answer or a closed connection, and the server serves the next one.
 #include <chrono>
 #include <thread>
 
@@ -74,11 +74,18 @@ TEST_P(HttpAllocation, InRequestsEndsThemAndNothingElse) {
     const std::string closing = "Connection: close\r\n";
     const std::string requests[] = {
         get("/ping", closing),
-        post("/echo", std::string(3000, 'x'), closing + "Authorization: Bearer a key longer than a string's own bytes\r\n"),
-        "POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n"
+        post("/echo", std::string(3000, 'x'),
+             closing + "Authorization: Bearer a key longer than a string's own bytes\r\n"),
+        "POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: 100-continue\r\nTransfer-Encoding: "
+        "chunked\r\n\r\n"
         "5\r\nhello\r\n0\r\nTrailer: yes\r\n\r\n",
-        get("/stream", closing), get("/throws", closing), get("/drops", closing), get("/drops-events", closing),
-        get("/drops-stream", closing), get("/nothing", closing), "BREW / HTTP/1.1\r\n\r\n",
+        get("/stream", closing),
+        get("/throws", closing),
+        get("/drops", closing),
+        get("/drops-events", closing),
+        get("/drops-stream", closing),
+        get("/nothing", closing),
+        "BREW / HTTP/1.1\r\n\r\n",
         "OPTIONS /echo HTTP/1.1\r\nHost: localhost\r\nOrigin: http://a.example\r\nConnection: close\r\n"
         "Access-Control-Request-Headers: x-a-header-of-some-length\r\n\r\n"};
     for (const std::string& request : requests) {

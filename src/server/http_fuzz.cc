@@ -18,7 +18,8 @@ using testing::ReferenceRequest;
 using testing::ReferenceResult;
 
 // Small, so that inputs of a few hundred bytes pass every bound.
-constexpr ParserLimits kLimits{.max_header_bytes = 256, .max_fields = 6, .max_body_bytes = 64, .max_chunk_line_bytes = 24};
+constexpr ParserLimits kLimits{
+    .max_header_bytes = 256, .max_fields = 6, .max_body_bytes = 64, .max_chunk_line_bytes = 24};
 
 [[noreturn]] void fail(const char* what) {
   std::fprintf(stderr, "http_fuzz: %s\n", what);
@@ -79,7 +80,8 @@ void check_target(const std::string& target) {
 void check_answers(const ReferenceRequest& request) {
   HeaderList headers;
   for (const auto& [name, value] : request.fields) headers.emplace_back(name, value + "\r\nX-Injected: 1");
-  const std::string head = format_head({.content_type = request.target, .content_length = 0, .allow_origin = request.body}, headers);
+  const std::string head =
+      format_head({.content_type = request.target, .content_length = 0, .allow_origin = request.body}, headers);
   size_t lines = 0;
   for (size_t at = 0; (at = head.find('\n', at)) != std::string::npos; ++at) ++lines;
   const size_t known = 6 + (request.target.empty() ? 0 : 1) + (request.body.empty() ? 0 : request.body == "*" ? 1 : 2);
@@ -112,10 +114,11 @@ class Wire {
     router.add({"POST", "/admin", AuthLevel::admin, keep});
     router.add({"GET", "/*", AuthLevel::api_key, keep});
     router.add({"POST", "/*", AuthLevel::api_key, keep});
-    transport_ = std::make_unique<Transport>(options, router,
-                                             TransportHooks{.now = [] { return Clock::time_point(std::chrono::hours(1)); },
-                                                            .wake = [this] { woken_ = true; },
-                                                            .submit = [](const std::function<void()>& job) { return job(), true; }});
+    transport_ = std::make_unique<Transport>(
+        options, router,
+        TransportHooks{.now = [] { return Clock::time_point(std::chrono::hours(1)); },
+                       .wake = [this] { woken_ = true; },
+                       .submit = [](const std::function<void()>& job) { return job(), true; }});
     transport_->admit(std::make_unique<End>(*this), true);
   }
   ~Wire() { transport_->close_all(); }
@@ -171,17 +174,21 @@ bool same(const HttpRequest& got, const ReferenceRequest& expected) {
 
 // A request that every server takes: no key, page, name or expectation is in question.
 bool is_plain(const ReferenceRequest& request) {
-  const auto question = [](const auto& field) { return field.first == "expect" || field.first == "origin" || field.first == "host"; };
+  const auto question = [](const auto& field) {
+    return field.first == "expect" || field.first == "origin" || field.first == "host";
+  };
   const std::optional<Target> target = testing::read_target(request.target);
   // A stream to an old client ends its connection.
-  return target && target->authority.empty() && !target->path.starts_with("/stream/") && (request.method == "GET" || request.method == "POST") && target->path != "/admin" &&
+  return target && target->authority.empty() && !target->path.starts_with("/stream/") &&
+         (request.method == "GET" || request.method == "POST") && target->path != "/admin" &&
          (target->path != "/open" || request.method == "GET") &&
          std::count_if(request.fields.begin(), request.fields.end(), question) <= 1;
 }
 
 // Handlers see the reference's requests, in order, and no others; all of them where nothing else is asked for.
 void check_connection(std::string_view bytes, Pieces pieces, uint8_t kind) {
-  constexpr ParserLimits kOfServer{.max_header_bytes = kLimits.max_header_bytes, .max_body_bytes = kLimits.max_body_bytes};
+  constexpr ParserLimits kOfServer{.max_header_bytes = kLimits.max_header_bytes,
+                                   .max_body_bytes = kLimits.max_body_bytes};
   const ReferenceResult expected = testing::read_requests(bytes, kOfServer);
   const bool guarded = (kind & 3) != 0;
   Wire wire((kind & 1) != 0, (kind & 2) != 0);
@@ -206,7 +213,8 @@ void check_connection(std::string_view bytes, Pieces pieces, uint8_t kind) {
   if (!guarded && !open && wire.handled.size() != plain) fail("a request behind the last one was handled");
   if (!guarded && open && plain == expected.requests.size() && expected.error_status != 0) {
     const size_t last = wire.to_client.rfind("HTTP/1.1 ");
-    if (last == std::string::npos || std::stoi(wire.to_client.substr(last + 9, 3)) != expected.error_status) fail("another status");
+    if (last == std::string::npos || std::stoi(wire.to_client.substr(last + 9, 3)) != expected.error_status)
+      fail("another status");
     if (!wire.closed) fail("open after an error");
   }
 }

@@ -210,8 +210,8 @@ TEST_F(HostileTest, RoutesWithoutABodyKeepNone) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// A body of megabytes is read into ten times as many bytes of small parts. What they leave goes back at once, for a request that
-// is refused never reaches the engine, which gives back what it leaves when it is idle.
+// A body of megabytes is read into ten times as many bytes of small parts. What they leave goes back at once, for a
+// request that is refused never reaches the engine, which gives back what it leaves when it is idle.
 TEST(Hostile, WhatALargeBodyLeavesFreeGoesBack) {
   bound_free_memory();
   std::string last;  // stays where it is, behind all that was freed
@@ -231,7 +231,8 @@ TEST(Hostile, WhatALargeBodyLeavesFreeGoesBack) {
   };
   const int64_t before = resident_memory().bytes;
   post_bytes(10);
-  EXPECT_GT(resident_memory().bytes, before + (32 << 20)) << "the allocator gives parts back by itself: this test shows nothing";
+  EXPECT_GT(resident_memory().bytes, before + (32 << 20))
+      << "the allocator gives parts back by itself: this test shows nothing";
   post_bytes(8 << 20);
   // The answer may be here before the memory is back.
   for (int i = 0; i < 2000 && resident_memory().bytes > before + (24 << 20); ++i) std::this_thread::sleep_for(5ms);

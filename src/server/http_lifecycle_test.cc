@@ -18,7 +18,8 @@ TEST_F(HttpLifecycleTest, DrainRefusesNewWorkAndFinishesOld) {
   Client running(server_->port());
   running.send(get("/hold"));
   running.read_until_text(": open");
-  ASSERT_TRUE(events_->wait_held(1));  // what has been sent may be read before the handler says that it holds the answer
+  ASSERT_TRUE(
+      events_->wait_held(1));  // what has been sent may be read before the handler says that it holds the answer
   server_->begin_drain();
   const std::string refused = ask(post("/echo", "a"));
   EXPECT_TRUE(refused.starts_with("HTTP/1.1 503")) << refused;

@@ -33,7 +33,8 @@ Parsed feed(RequestParser& parser, std::string_view bytes, size_t piece) {
 
 TEST(RequestParser, ReadsTheSameWhateverThePieces) {
   const std::string request =
-      "\r\nPOST /a?b=c HTTP/1.1\r\nHost: h:1\r\nX-Y:  z \t\r\nTransfer-Encoding: chunked\r\nConnection: x, close\r\n\r\n"
+      "\r\nPOST /a?b=c HTTP/1.1\r\nHost: h:1\r\nX-Y:  z \t\r\nTransfer-Encoding: chunked\r\nConnection: x, "
+      "close\r\n\r\n"
       "5;a=\"b;c\"\r\nhello\r\n00A\r\n0123456789\r\n0\r\nTrailer: t\r\n\r\n";
   for (size_t piece = 1; piece <= request.size(); ++piece) {
     RequestParser parser;
@@ -55,7 +56,8 @@ TEST(ParseTarget, TakesTheOriginAndTheAbsoluteFormAndNothingElse) {
   EXPECT_EQ(parse_target("/a%20b?c=%zz")->query, "c=%zz");
   EXPECT_EQ(parse_target("HTTP://h:1/a")->authority, "h:1");
   EXPECT_EQ(parse_target("http://h")->path, "/");
-  for (const char* target : {"", "*", "a", "h:80", "http", "https", "http:", "http:/a", "ftp://h/a", "http://h?a", "http://h /a", "/%", "/%0", "/%0a", "/%zz"}) {
+  for (const char* target : {"", "*", "a", "h:80", "http", "https", "http:", "http:/a", "ftp://h/a", "http://h?a",
+                             "http://h /a", "/%", "/%0", "/%0a", "/%zz"}) {
     EXPECT_FALSE(parse_target(target)) << target;
   }
 }

@@ -183,7 +183,11 @@ TEST_F(HttpServerTest, RefusalsOfMessagesHaveAnthropicsShape) {
   start({.api_key = "user"});
   const std::string answer = ask(post("/v1/messages", "{}"));  // no route of this test
   EXPECT_TRUE(answer.starts_with("HTTP/1.1 404")) << answer;
-  EXPECT_NE(answer.find("\r\n\r\n{\"type\":\"error\",\"error\":{\"type\":\"not_found_error\",\"message\":\"there is no /v1/messages"), std::string::npos) << answer;
+  EXPECT_NE(
+      answer.find(
+          "\r\n\r\n{\"type\":\"error\",\"error\":{\"type\":\"not_found_error\",\"message\":\"there is no /v1/messages"),
+      std::string::npos)
+      << answer;
   EXPECT_NE(ask(post("/echo", "a")).find("{\"error\":{\"message\""), std::string::npos);
 }
 

@@ -36,7 +36,8 @@ bool take_quoted(std::string_view& text) {
 }  // namespace
 
 bool is_token_char(char c) {
-  return is_letter(c) || is_digit(c) || (c != '\0' && std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos);
+  return is_letter(c) || is_digit(c) ||
+         (c != '\0' && std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos);
 }
 
 bool is_token(std::string_view text) {

@@ -1,5 +1,5 @@
-// The n-th accept, read, write or registration of a socket fails, for every n of a scenario and with the errors that the
-// system gives: the connection concerned may end, and the server takes the next one.
+// The n-th accept, read, write or registration of a socket fails, for every n of a scenario and with the errors that
+// the system gives: the connection concerned may end, and the server takes the next one.
 #include <sys/epoll.h>
 #include <sys/syscall.h>
 
@@ -89,7 +89,8 @@ class SystemCalls : public HttpTest, public ::testing::WithParamInterface<Failur
     for (const std::string& request :
          {get("/ping") + post("/echo", std::string(3000, 'x')) + get("/ping", "Connection: close\r\n"),
           get("/stream", "Connection: close\r\n"),
-          std::string("POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\nab")}) {
+          std::string("POST /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nExpect: "
+                      "100-continue\r\nContent-Length: 2\r\n\r\nab")}) {
       Client client(server_->port());
       client.send(request);
       client.read_all();

@@ -101,27 +101,31 @@ std::vector<EngineMetric> engine_metrics(const EngineStats& stats, const EngineI
   };
   if (stats.cached_kv_tokens_total) {
     const auto of_attention = static_cast<double>(*stats.cached_kv_tokens_total);
-    metrics.insert(metrics.end(), {
-        {"cached_attention_tokens_total", "Prompt tokens whose K and V attention layers had cached", counter, of_attention},
-        {"cached_recurrent_tokens_total", "Prompt tokens up to a cached state of recurrent layers", counter, cached},
-        {"cache_hit_rate_attention", "Share of all prompt tokens that attention layers had cached", gauge,
-         prompts > 0 ? of_attention / prompts : 0},
-        {"cache_hit_rate_recurrent", "Share of all prompt tokens up to a cached state of recurrent layers", gauge,
-         prompts > 0 ? cached / prompts : 0}});
+    metrics.insert(
+        metrics.end(),
+        {{"cached_attention_tokens_total", "Prompt tokens whose K and V attention layers had cached", counter,
+          of_attention},
+         {"cached_recurrent_tokens_total", "Prompt tokens up to a cached state of recurrent layers", counter, cached},
+         {"cache_hit_rate_attention", "Share of all prompt tokens that attention layers had cached", gauge,
+          prompts > 0 ? of_attention / prompts : 0},
+         {"cache_hit_rate_recurrent", "Share of all prompt tokens up to a cached state of recurrent layers", gauge,
+          prompts > 0 ? cached / prompts : 0}});
   }
   if (!stats.speculation) {  // dashboards ask for it of every server
-    metrics.push_back({"spec_accept_length", "Tokens that a decode step of a request brings, with speculation", gauge, 0});
+    metrics.push_back(
+        {"spec_accept_length", "Tokens that a decode step of a request brings, with speculation", gauge, 0});
     return metrics;
   }
   const SpeculationCounts& spec = *stats.speculation;
-  metrics.insert(metrics.end(), {
-      {"spec_accept_length", "Tokens that a decode step of a request brings, with speculation", gauge,
-       spec.accept_length()},
-      {"spec_accept_rate", "Share of the drafted tokens that were accepted", gauge, spec.accept_rate()},
-      {"spec_verify_total", "Decode steps of requests, with speculation", counter, static_cast<double>(spec.verify_steps)},
-      {"spec_draft_tokens_total", "Drafted tokens", counter, static_cast<double>(spec.draft_tokens)},
-      {"spec_accepted_tokens_total", "Drafted tokens that were accepted", counter,
-       static_cast<double>(spec.accepted_tokens)}});
+  metrics.insert(metrics.end(),
+                 {{"spec_accept_length", "Tokens that a decode step of a request brings, with speculation", gauge,
+                   spec.accept_length()},
+                  {"spec_accept_rate", "Share of the drafted tokens that were accepted", gauge, spec.accept_rate()},
+                  {"spec_verify_total", "Decode steps of requests, with speculation", counter,
+                   static_cast<double>(spec.verify_steps)},
+                  {"spec_draft_tokens_total", "Drafted tokens", counter, static_cast<double>(spec.draft_tokens)},
+                  {"spec_accepted_tokens_total", "Drafted tokens that were accepted", counter,
+                   static_cast<double>(spec.accepted_tokens)}});
   return metrics;
 }
 
@@ -168,7 +172,8 @@ std::vector<MetricFamily> expert_metrics(const std::vector<ExpertLayerLoad>& lay
 
 // Series come and go with the adapters, so there are never more than may be loaded.
 MetricFamily adapter_metrics(const std::vector<AdapterInfo>& adapters, const std::vector<ClientMetric::Label>& labels) {
-  MetricFamily out = {"lora_requests_total", "Requests that asked for this adapter since it was loaded", MetricType::Counter, {}};
+  MetricFamily out = {
+      "lora_requests_total", "Requests that asked for this adapter since it was loaded", MetricType::Counter, {}};
   for (const AdapterInfo& adapter : adapters) {
     ClientMetric metric;
     metric.label = labels;
@@ -300,11 +305,14 @@ struct ServerMetrics::Impl {
       std::move(more.begin(), more.end(), std::back_inserter(*families));
     };
     const auto family_of = [&](std::string_view metric) {
-      return std::find_if(families->begin(), families->end(), [&](const auto& family) { return family.name == name(metric); });
+      return std::find_if(families->begin(), families->end(),
+                          [&](const auto& family) { return family.name == name(metric); });
     };
     std::vector<MetricFamily> http;
-    if (const auto it = family_of("http_responses_total"); it != families->end()) http.push_back(vllm_http_requests(*it));
-    if (const auto it = family_of("http_request_duration_seconds"); it != families->end()) http.push_back(vllm_http_durations(*it));
+    if (const auto it = family_of("http_responses_total"); it != families->end())
+      http.push_back(vllm_http_requests(*it));
+    if (const auto it = family_of("http_request_duration_seconds"); it != families->end())
+      http.push_back(vllm_http_durations(*it));
     append(std::move(http));
     append(process_families(start_time_s));
     if (engine == nullptr) return;

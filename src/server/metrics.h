@@ -19,7 +19,8 @@ namespace warpweave::server {
 
 struct MetricsOptions {
   std::string model_name;          // the label `model_name`
-  std::string compat = "none";     // --metrics-compat: "sglang" (its dashboards fill), "vllm" (those it has an equal of), "none"
+  std::string compat =
+      "none";  // --metrics-compat: "sglang" (its dashboards fill), "vllm" (those it has an equal of), "none"
 };
 
 // One generation that has ended. Times are in seconds since it arrived; where nothing was generated first_token_s is 0.
@@ -42,7 +43,8 @@ class ServerMetrics {
   // Latencies of one generation, in seconds.
   void observe_first_token(double seconds);          // time_to_first_token_seconds
   void observe_inter_token(double seconds, int tokens);  // `tokens` tokens arrived after `seconds`
-  // The request's latencies, the times of its prefill and decoding, its tokens and how it finished; call once, when it ends.
+  // The request's latencies, the times of its prefill and decoding, its tokens and how it finished; call once, when it
+  // ends.
   void observe_request_end(const RequestEnd& end);
 
   // http_requests_total, http_responses_total and http_request_duration_seconds; for every answer of the server.
@@ -53,8 +55,8 @@ class ServerMetrics {
   void grammar_begins();
   void grammar_ends();
 
-  // The whole page. `engine` may be null while the model loads, `adapters` where none are served; of those that are loaded
-  // each is a label value.
+  // The whole page. `engine` may be null while the model loads, `adapters` where none are served; of those that are
+  // loaded each is a label value.
   std::string render(const Engine* engine, const AdapterStore* adapters = nullptr) const;
 
  private:

@@ -15,7 +15,11 @@ bool has_line(const std::string& page, const std::string& line) {
   return ("\n" + page).find("\n" + line + "\n") != std::string::npos;
 }
 
-constexpr RequestEnd kEnd = {.e2e_s = 0.5, .queue_s = 0.001, .first_token_s = 0.101, .prompt_tokens = 7, .completion_tokens = 4,
+constexpr RequestEnd kEnd = {.e2e_s = 0.5,
+                             .queue_s = 0.001,
+                             .first_token_s = 0.101,
+                             .prompt_tokens = 7,
+                             .completion_tokens = 4,
                              .finish = FinishReason::Type::length};
 
 TEST(ServerMetrics, RendersRequestHistograms) {
@@ -37,7 +41,8 @@ TEST(ServerMetrics, RendersRequestHistograms) {
 TEST(ServerMetrics, TheNumberOfSeriesIsBounded) {
   ServerMetrics metrics({.model_name = "tale"});
   for (int i = 0; i < 100000; ++i) {
-    metrics.observe_http({.route = "/made/up/" + std::to_string(i), .method = "M" + std::to_string(i % 1000), .status = 100 + i % 500});
+    metrics.observe_http(
+        {.route = "/made/up/" + std::to_string(i), .method = "M" + std::to_string(i % 1000), .status = 100 + i % 500});
   }
   EXPECT_LT(metrics.render(nullptr).size(), size_t{1} << 20);
   metrics.observe_http({.route = "/generate", .method = "POST", .status = 200, .duration_s = 0.25});
@@ -80,11 +85,11 @@ TEST(ServerMetrics, SglangsDashboardFindsItsNames) {
   metrics.observe_request_end(kEnd);
   const std::string page = metrics.render(&engine);
   for (const char* name :
-       {"num_running_reqs", "num_used_tokens", "token_usage", "gen_throughput", "num_queue_reqs", "num_grammar_queue_reqs",
-        "cache_hit_rate", "spec_accept_length", "prompt_tokens_total", "generation_tokens_total", "cached_tokens_total",
-        "num_requests_total", "time_to_first_token_seconds_bucket", "time_to_first_token_seconds_sum",
-        "time_to_first_token_seconds_count", "inter_token_latency_seconds_bucket", "e2e_request_latency_seconds_bucket",
-        "e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count"}) {
+       {"num_running_reqs", "num_used_tokens", "token_usage", "gen_throughput", "num_queue_reqs",
+        "num_grammar_queue_reqs", "cache_hit_rate", "spec_accept_length", "prompt_tokens_total",
+        "generation_tokens_total", "cached_tokens_total", "num_requests_total", "time_to_first_token_seconds_bucket",
+        "time_to_first_token_seconds_sum", "time_to_first_token_seconds_count", "inter_token_latency_seconds_bucket",
+        "e2e_request_latency_seconds_bucket", "e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count"}) {
     EXPECT_NE(page.find("\nsglang:" + std::string(name) + "{model_name=\"tale\""), std::string::npos) << name;
   }
 }
@@ -124,8 +129,10 @@ TEST(ServerMetrics, HitsOfAHybridByKindOfLayer) {
   testing::FakeEngine engine(options), dense;
   ServerMetrics metrics({.model_name = "tale", .compat = "none"});
   const std::string page = metrics.render(&engine);
-  for (const char* line : {"cached_attention_tokens_total{model_name=\"tale\"} 80", "cached_recurrent_tokens_total{model_name=\"tale\"} 50",
-                           "cache_hit_rate_attention{model_name=\"tale\"} 0.4", "cache_hit_rate_recurrent{model_name=\"tale\"} 0.25"}) {
+  for (const char* line :
+       {"cached_attention_tokens_total{model_name=\"tale\"} 80",
+        "cached_recurrent_tokens_total{model_name=\"tale\"} 50", "cache_hit_rate_attention{model_name=\"tale\"} 0.4",
+        "cache_hit_rate_recurrent{model_name=\"tale\"} 0.25"}) {
     EXPECT_TRUE(has_line(page, "warpweave:" + std::string(line))) << line << page;
   }
   EXPECT_EQ(metrics.render(&dense).find("recurrent"), std::string::npos);
@@ -140,18 +147,34 @@ TEST(ServerMetrics, VllmsDashboardsFindTheirNames) {
   metrics.observe_inter_token(0.03, 3);
   metrics.observe_request_end(kEnd);
   const std::string page = metrics.render(&engine);
-  for (const char* name :
-       {"e2e_request_latency_seconds_bucket", "e2e_request_latency_seconds_sum", "e2e_request_latency_seconds_count",
-        "prompt_tokens_total", "generation_tokens_total", "inter_token_latency_seconds_bucket", "inter_token_latency_seconds_sum",
-        "inter_token_latency_seconds_count", "num_requests_running", "num_requests_waiting", "time_to_first_token_seconds_bucket",
-        "time_to_first_token_seconds_sum", "time_to_first_token_seconds_count", "kv_cache_usage_perc",
-        "request_prompt_tokens_bucket", "request_generation_tokens_bucket", "request_queue_time_seconds_sum",
-        "request_prefill_time_seconds_sum", "request_decode_time_seconds_sum", "request_max_num_generation_tokens_sum",
-        "time_per_output_token_seconds_bucket", "time_per_output_token_seconds_sum", "time_per_output_token_seconds_count"}) {
+  for (const char* name : {"e2e_request_latency_seconds_bucket",
+                           "e2e_request_latency_seconds_sum",
+                           "e2e_request_latency_seconds_count",
+                           "prompt_tokens_total",
+                           "generation_tokens_total",
+                           "inter_token_latency_seconds_bucket",
+                           "inter_token_latency_seconds_sum",
+                           "inter_token_latency_seconds_count",
+                           "num_requests_running",
+                           "num_requests_waiting",
+                           "time_to_first_token_seconds_bucket",
+                           "time_to_first_token_seconds_sum",
+                           "time_to_first_token_seconds_count",
+                           "kv_cache_usage_perc",
+                           "request_prompt_tokens_bucket",
+                           "request_generation_tokens_bucket",
+                           "request_queue_time_seconds_sum",
+                           "request_prefill_time_seconds_sum",
+                           "request_decode_time_seconds_sum",
+                           "request_max_num_generation_tokens_sum",
+                           "time_per_output_token_seconds_bucket",
+                           "time_per_output_token_seconds_sum",
+                           "time_per_output_token_seconds_count"}) {
     EXPECT_NE(page.find("\nvllm:" + std::string(name) + "{model_name=\"tale\""), std::string::npos) << name;
   }
   for (const char* reason : {"stop", "length", "abort"}) {
-    const std::string series = std::string("vllm:request_success_total{finished_reason=\"") + reason + "\",model_name=\"tale\",engine=\"0\"}";
+    const std::string series =
+        std::string("vllm:request_success_total{finished_reason=\"") + reason + "\",model_name=\"tale\",engine=\"0\"}";
     EXPECT_TRUE(has_line(page, series + (reason == std::string("length") ? " 1" : " 0"))) << series << page;
   }
   EXPECT_TRUE(has_line(page, "vllm:request_prefill_time_seconds_sum{model_name=\"tale\",engine=\"0\"} 0.1"));
@@ -176,7 +199,8 @@ TEST(ServerMetrics, VllmsDashboardsFindAllListedNames) {
     for (const std::string name : listed) {
       ++looked_for;
       const bool own = name.starts_with("vllm:");
-      EXPECT_TRUE(page.find("\n" + name + "{") != std::string::npos || (!own && page.find("\n" + name + " ") != std::string::npos))
+      EXPECT_TRUE(page.find("\n" + name + "{") != std::string::npos ||
+                  (!own && page.find("\n" + name + " ") != std::string::npos))
           << dashboard << " " << name;
       if (name.ends_with("_total")) {
         EXPECT_NE(page.find("# TYPE " + name + " counter"), std::string::npos) << name;
@@ -184,10 +208,12 @@ TEST(ServerMetrics, VllmsDashboardsFindAllListedNames) {
     }
   }
   EXPECT_GT(looked_for, 100u);
-  for (const auto& [name, why] : names["not_given"].items()) EXPECT_EQ(page.find("\n" + name), std::string::npos) << name;
+  for (const auto& [name, why] : names["not_given"].items())
+    EXPECT_EQ(page.find("\n" + name), std::string::npos) << name;
   EXPECT_TRUE(has_line(page, "http_requests_total{handler=\"/v1/completions\",method=\"POST\",status=\"2xx\"} 1"));
   EXPECT_EQ(page.find("handler=\"/metrics\""), std::string::npos);
-  EXPECT_NE(page.find("vllm:time_to_first_token_seconds_bucket{model_name=\"tale\",engine=\"0\",le=\"2.5\"}"), std::string::npos);
+  EXPECT_NE(page.find("vllm:time_to_first_token_seconds_bucket{model_name=\"tale\",engine=\"0\",le=\"2.5\"}"),
+            std::string::npos);
 }
 
 // Sums, counts and buckets of the same steps, proposals and requests.

@@ -5,8 +5,8 @@
 // moment makes room; where none is, a few more are let in for the open routes alone, so that /health
 // answers; past those a connection gets 503 and is closed.
 //
-// Unsent bytes of all answers together: past max_total_unsent_bytes the connection whose reader left the most of them is
-// closed, until they fit. One answer alone may be larger.
+// Unsent bytes of all answers together: past max_total_unsent_bytes the connection whose reader left the most of them
+// is closed, until they fit. One answer alone may be larger.
 #pragma once
 
 #include <array>
@@ -33,7 +33,7 @@ using Clock = std::chrono::steady_clock;
 
 struct TransportHooks {
   std::function<Clock::time_point()> now;
-  std::function<void()> wake;                           // has flush_woken() called on the I/O thread; from any, no throw
+  std::function<void()> wake;  // has flush_woken() called on the I/O thread; from any, no throw
   std::function<bool(std::function<void()>)> submit;    // to a worker; false: too many wait
 };
 

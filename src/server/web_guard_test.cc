@@ -41,10 +41,14 @@ TEST_F(WebPagesTest, AForeignPageChangesNothing) {
 TEST_F(WebPagesTest, APreflightAllowsTheHeadersItAsksFor) {
   start();
   const auto allowed = [&](const std::string& asked) {
-    return ask("OPTIONS /echo HTTP/1.1\r\nHost: localhost\r\nOrigin: https://a.example\r\nAccess-Control-Request-Method: POST\r\n"
-               "Access-Control-Request-Headers: " + asked + "\r\n\r\n");
+    return ask(
+        "OPTIONS /echo HTTP/1.1\r\nHost: localhost\r\nOrigin: https://a.example\r\nAccess-Control-Request-Method: "
+        "POST\r\n"
+        "Access-Control-Request-Headers: " +
+        asked + "\r\n\r\n");
   };
-  EXPECT_NE(allowed("authorization,x-stainless-os, x-api-key").find("Access-Control-Allow-Headers: Authorization, Content-Type, x-stainless-os, x-api-key\r\n"),
+  EXPECT_NE(allowed("authorization,x-stainless-os, x-api-key")
+                .find("Access-Control-Allow-Headers: Authorization, Content-Type, x-stainless-os, x-api-key\r\n"),
             std::string::npos);
   EXPECT_EQ(allowed("x y, <script>, x-good").find("script"), std::string::npos);
 }
@@ -70,8 +74,9 @@ TEST_F(WebPagesTest, AllowedOriginsAndHostsAreNamed) {
   EXPECT_EQ(change("localhost", std::string("Origin: https://a.example\r\n") + kJson), "200");
   EXPECT_EQ(change("gpu-box:80", ""), "200");
   EXPECT_EQ(change("other-box", ""), "403");
-  EXPECT_NE(preflight("/admin", "https://a.example").find("Access-Control-Allow-Origin: https://a.example\r\nVary: Origin"),
-            std::string::npos);
+  EXPECT_NE(
+      preflight("/admin", "https://a.example").find("Access-Control-Allow-Origin: https://a.example\r\nVary: Origin"),
+      std::string::npos);
   // Named origins hold for every route, named hosts for all but the open ones.
   EXPECT_EQ(preflight("/echo", "https://b.example").find("Access-Control-Allow-Origin"), std::string::npos);
   EXPECT_TRUE(ask(post("/echo", "a", "Origin: https://b.example\r\n")).starts_with("HTTP/1.1 403"));

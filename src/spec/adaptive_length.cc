@@ -5,7 +5,8 @@
 namespace warpweave {
 namespace {
 
-constexpr double kMargin = 1.1;  // over a guess's price, for the likeliest of many uncertain ones seem likelier than they are
+constexpr double kMargin =
+    1.1;  // over a guess's price, for the likeliest of many uncertain ones seem likelier than they are
 constexpr int kSleepersBelieved = 2;                               // requests in a row, then others need no trials
 constexpr int kPlainSteps = 4;                                     // measured before anything is tried
 constexpr int kPlainStepsKnown = 8;                                // then plain(n) is taken for known
@@ -30,7 +31,8 @@ int AdaptiveLength::own_length(const LengthState& state, int longest, double gue
   return length;
 }
 
-int AdaptiveLength::best_length(std::span<LengthState* const> states, int requests, int most, const Costs& costs) const {
+int AdaptiveLength::best_length(std::span<LengthState* const> states, int requests, int most,
+                                const Costs& costs) const {
   const double plain_rate = requests / costs.plain.value;
   const double guess_price = costs.guess.value * plain_rate;
   double best_rate = plain_rate * kLeastGain;

@@ -2,15 +2,19 @@
 //
 // The rule.
 // - Cost: a step of n requests takes plain(n) without guesses, and with them plain(n) + keep(n), what the draft model
-//   spends on following the text, + pass(n) for each level of guesses + guess(n) for each guess that is checked. All are
-//   running means of measured steps, n by powers of two.
-// - Plan: the longest length is the one with most tokens a second; a request gets fewer guesses where another one of its
+//   spends on following the text, + pass(n) for each level of guesses + guess(n) for each guess that is checked. All
+//   are running means of measured steps, n by powers of two.
+// - Plan: the longest length is the one with most tokens a second; a request gets fewer guesses where another one of
+// its
 //   own would gain less than it costs. None, where that is not kLeastGain better than a step without.
-// - Trials: a request for which nothing is planned tries one guess in each of kTrials steps, then it sleeps: it guesses no
-//   more, and the draft model follows its text no longer. As many requests try in a step as cost half a step; where two in
-//   a row fell asleep, the others do at once, and those that come sleep from the start, but one whenever kTrialShare of
-//   the time since the last such would pay its trials. So what does not pay costs little, and is found when it pays again.
-// - Proof: where kProofSteps steps with planned guesses gave fewer tokens a second than plain(n) promises, nothing is planned
+// - Trials: a request for which nothing is planned tries one guess in each of kTrials steps, then it sleeps: it guesses
+// no
+//   more, and the draft model follows its text no longer. As many requests try in a step as cost half a step; where two
+//   in a row fell asleep, the others do at once, and those that come sleep from the start, but one whenever kTrialShare
+//   of the time since the last such would pay its trials. So what does not pay costs little, and is found when it pays
+//   again.
+// - Proof: where kProofSteps steps with planned guesses gave fewer tokens a second than plain(n) promises, nothing is
+// planned
 //   at this n for kDoubtSteps steps, whatever the means say.
 // - One step in kEarlyRefreshSteps goes without guesses, to measure plain(n), later one in kRefreshSteps.
 #pragma once

@@ -70,9 +70,11 @@ class Server {
       done.guesses += length;
       done.levels = std::max(done.levels, length);
     }
-    done.tokens = std::accumulate(running.begin(), running.end(), 0, [](int sum, const Text& text) { return sum + text.last; });
+    done.tokens =
+        std::accumulate(running.begin(), running.end(), 0, [](int sum, const Text& text) { return sum + text.last; });
     done.draft_us = (follows ? traffic_.keep_us : 0) + done.levels * traffic_.level_us;
-    done.step_us = traffic_.plain_us + traffic_.us_per_request * done.requests + done.guesses * traffic_.guess_us + done.draft_us;
+    done.step_us =
+        traffic_.plain_us + traffic_.us_per_request * done.requests + done.guesses * traffic_.guess_us + done.draft_us;
     const double noise = std::normal_distribution<double>(1, 0.03)(random_);
     const bool interrupted = std::bernoulli_distribution(traffic_.interrupted)(random_);
     const double slowed = noise * (interrupted ? 3 : 1) * (steps_++ < traffic_.cold_steps ? 3 : 1);
@@ -107,7 +109,8 @@ TEST(AdaptiveLength, NeverLosesThreePercent) {
         traffic.guess_us *= cost;
         traffic.requests = 100 * batch;
         const double without = Server(traffic, 0).run();
-        EXPECT_GT(Server(traffic, -1).run(), 0.97 * without) << "right " << right << " batch " << batch << " cost " << cost;
+        EXPECT_GT(Server(traffic, -1).run(), 0.97 * without)
+            << "right " << right << " batch " << batch << " cost " << cost;
       }
     }
   }
@@ -118,12 +121,14 @@ TEST(AdaptiveLength, IsNotFooledByABusyMachine) {
   for (const double right : {0.2, 0.5, 0.7}) {
     for (const int batch : {1, 4, 16}) {
       for (const double cost : {1.0, 3.0, 6.0}) {
-        Traffic traffic = {.right = right, .requests = 100 * batch, .batch = batch, .interrupted = 0.1, .cold_steps = 8};
+        Traffic traffic = {
+            .right = right, .requests = 100 * batch, .batch = batch, .interrupted = 0.1, .cold_steps = 8};
         traffic.keep_us *= cost;
         traffic.level_us *= cost;
         traffic.guess_us *= cost;
         const double without = Server(traffic, 0).run();
-        EXPECT_GT(Server(traffic, -1).run(), 0.96 * without) << "right " << right << " batch " << batch << " cost " << cost;
+        EXPECT_GT(Server(traffic, -1).run(), 0.96 * without)
+            << "right " << right << " batch " << batch << " cost " << cost;
       }
     }
   }
@@ -160,7 +165,11 @@ TEST(AdaptiveLength, IsOfEachRequest) {
   for (int i = 0; i < 60; ++i) {
     length.plan(both, 2, 4);
     const int guesses = good.length + bad.length, levels = std::max(good.length, bad.length);
-    length.measured({.requests = 2, .guesses = guesses, .levels = levels, .tokens = 2 + good.length, .step_us = 1100.0 + 60 * guesses + 50 * levels,
+    length.measured({.requests = 2,
+                     .guesses = guesses,
+                     .levels = levels,
+                     .tokens = 2 + good.length,
+                     .step_us = 1100.0 + 60 * guesses + 50 * levels,
                      .draft_us = 40.0 + 50 * levels});
     length.outcome(good, good.length, good.length);
     length.outcome(bad, bad.length, 0);

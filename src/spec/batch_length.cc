@@ -19,8 +19,8 @@ BatchLength::BatchLength(const AdaptiveOptions& options) : options_(options) {
 
 BatchLength::Costs& BatchLength::costs_of(int requests) { return costs_[cost_bucket(requests)]; }
 
-// What a step of this length takes, or where that is not known, what it takes at least: more guesses never take less, and
-// each takes no more than those before it, on an average.
+// What a step of this length takes, or where that is not known, what it takes at least: more guesses never take less,
+// and each takes no more than those before it, on an average.
 double BatchLength::least_us(const Costs& costs, int length) const {
   const StepCost& own = costs.steps[length];
   if (own.known()) return own.us.value;
@@ -54,7 +54,8 @@ int BatchLength::best_length(const Costs& costs, int requests, int most, const T
 // The best length where `awake` requests are as requests usually are, and nobody guesses right for the others.
 int BatchLength::usual_length(const Costs& costs, int requests, int awake, int most) const {
   if (costs.doubt_left > 0) return 0;
-  return best_length(costs, requests, most, [&](int length) { return requests + awake * (tokens_of(right_, length) - 1); });
+  return best_length(costs, requests, most,
+                     [&](int length) { return requests + awake * (tokens_of(right_, length) - 1); });
 }
 
 // What a scout's steps take beyond those that they stand for.
@@ -77,8 +78,8 @@ LengthState BatchLength::begin(int running) {
   return out;
 }
 
-// The length of a step for which nothing is planned. `usual`: for requests of the usual kind, which a bad start must not
-// send to sleep; 0: only scouts try, `longest`.
+// The length of a step for which nothing is planned. `usual`: for requests of the usual kind, which a bad start must
+// not send to sleep; 0: only scouts try, `longest`.
 int BatchLength::try_or_sleep(std::span<LengthState* const> states, int usual, int longest) {
   int length = 0;
   for (LengthState* state : states) {

@@ -1,17 +1,19 @@
-// Lengths of guesses where all requests of a step get as many, so that it is of a shape that there is a graph for, and where
-// steps without guesses overlap (length_planner.h).
+// Lengths of guesses where all requests of a step get as many, so that it is of a shape that there is a graph for, and
+// where steps without guesses overlap (length_planner.h).
 //
-// Waiting for a step before the next is made, and showing it to the draft model, may cost more than guesses do. So costs are
-// those of whole steps, from end to end as the host sees them:
-// - step(n, k): a running mean of steps of n requests, by powers of two, with k guesses each. step(n, 0) is of steps that
+// Waiting for a step before the next is made, and showing it to the draft model, may cost more than guesses do. So
+// costs are those of whole steps, from end to end as the host sees them:
+// - step(n, k): a running mean of steps of n requests, by powers of two, with k guesses each. step(n, 0) is of steps
+// that
 //   overlap, while nobody is followed: kBurst steps in a row go without guesses to measure it, at first and then every
 //   kRefreshSteps steps. The draft model catches up afterwards.
 // - Plan: the k with most tokens a second. While step(n, k) is not known it is supposed to take the least that it can,
 //   by the lengths on either side that are. So lengths that may gain are tried, the longest first, kTryouts steps each.
-// - Where no k is kLeastGain better than none, all requests of the step fall asleep, at once where that would be so with the
-//   usual share of right guesses, too, else after kTrials such steps. Those that come where guesses usually do not pay sleep
-//   from the start, but one, a scout, whenever kTrialShare of the time since the last such would pay its kTrials steps with
-//   guesses. What a scout finds counts for those that come later; those that sleep do not wake.
+// - Where no k is kLeastGain better than none, all requests of the step fall asleep, at once where that would be so
+// with the
+//   usual share of right guesses, too, else after kTrials such steps. Those that come where guesses usually do not pay
+//   sleep from the start, but one, a scout, whenever kTrialShare of the time since the last such would pay its kTrials
+//   steps with guesses. What a scout finds counts for those that come later; those that sleep do not wake.
 // - Proof: where kProofSteps steps with planned guesses gave fewer tokens a second than step(n, 0) promises, nothing is
 //   planned at this n for kDoubtSteps steps, then twice as many, up to kMostDoubtSteps.
 #pragma once

@@ -1,5 +1,5 @@
-// The planned lengths on made-up traffic of a device whose steps overlap while nobody guesses: never 3 % slower than without
-// guesses, and close to the best fixed length.
+// The planned lengths on made-up traffic of a device whose steps overlap while nobody guesses: never 3 % slower than
+// without guesses, and close to the best fixed length.
 #include "spec/batch_length.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kLongest = 4;
 
-// A machine, and texts whose guesses come true as often as said. The defaults are about a small model's on a GPU: a step
-// hides its host's work where it overlaps.
+// A machine, and texts whose guesses come true as often as said. The defaults are about a small model's on a GPU: a
+// step hides its host's work where it overlaps.
 struct Traffic {
   double plain_us = 250, host_us = 150;       // a step; what waiting for it adds, also where it only follows
   double follow_us = 60, level_us = 70, guess_us = 2;
@@ -37,7 +37,8 @@ class Server {
     while (left > 0 || !running.empty()) {
       while (left > 0 && static_cast<int>(running.size()) < traffic_.batch) {
         const bool later = traffic_.right_later >= 0 && left * 2 <= traffic_.requests;
-        running.push_back({.state = length_.begin(traffic_.batch), .right = later ? traffic_.right_later : traffic_.right});
+        running.push_back(
+            {.state = length_.begin(traffic_.batch), .right = later ? traffic_.right_later : traffic_.right});
         new_ = true;
         if (--left == traffic_.requests * 2 / 3) {
           time_before = time;
@@ -131,7 +132,8 @@ TEST(BatchLength, NeverLosesThreePercent) {
       for (const double cost : {0.1, 0.5, 1.0, 4.0}) {  // times the usual one
         const Traffic traffic = traffic_of(right, batch, cost);
         const double without = Server(traffic, 0).run();
-        EXPECT_GT(Server(traffic, -1).run(), 0.97 * without) << "right " << right << " batch " << batch << " cost " << cost;
+        EXPECT_GT(Server(traffic, -1).run(), 0.97 * without)
+            << "right " << right << " batch " << batch << " cost " << cost;
       }
     }
   }
@@ -144,7 +146,8 @@ TEST(BatchLength, NorWhereStepsVaryMuch) {
         Traffic traffic = traffic_of(right, batch, cost);
         traffic.noise = 0.2;
         const double without = Server(traffic, 0).run();
-        EXPECT_GT(Server(traffic, -1).run(), 0.97 * without) << "right " << right << " batch " << batch << " cost " << cost;
+        EXPECT_GT(Server(traffic, -1).run(), 0.97 * without)
+            << "right " << right << " batch " << batch << " cost " << cost;
       }
     }
   }
@@ -155,13 +158,15 @@ TEST(BatchLength, ComesCloseToTheBestFixedLength) {
     for (const int batch : {1, 8, 64}) {
       for (const double cost : {0.1, 0.3, 1.0}) {
         const Traffic traffic = traffic_of(right, batch, cost);
-        EXPECT_GT(Server(traffic, -1).run(), 0.93 * best_fixed(traffic)) << "right " << right << " batch " << batch << " cost " << cost;
+        EXPECT_GT(Server(traffic, -1).run(), 0.93 * best_fixed(traffic))
+            << "right " << right << " batch " << batch << " cost " << cost;
       }
     }
   }
 }
 
-// Heads that begin to be right, as the traffic's language changes, are found again; and those that begin to be wrong, left.
+// Heads that begin to be right, as the traffic's language changes, are found again; and those that begin to be wrong,
+// left.
 TEST(BatchLength, FollowsTrafficThatChanges) {
   Traffic traffic;
   traffic.right = 0.05;

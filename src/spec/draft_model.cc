@@ -16,7 +16,8 @@ Status DraftModel::run_chain(std::span<const DraftPass> passes, const BatchBuild
 }
 
 void DraftPass::clear() {
-  for (auto* list : {&input_ids, &positions, &kv_slots, &kv_lens, &requests, &logits_rows, &features, &keep}) list->clear();
+  for (auto* list : {&input_ids, &positions, &kv_slots, &kv_lens, &requests, &logits_rows, &features, &keep})
+    list->clear();
   q_indptr.assign(1, 0);
   mask.clear();
   reads_target = false;

@@ -1,7 +1,7 @@
 // What runs a draft model's passes for Drafter: on the host (host_draft_model.h), or on a GPU (gpu_draft_model.h).
 //
-// run() may only enqueue; take_choices() waits. Between the two, a later pass may read what an earlier one chose: a chain of
-// drafts needs the host once. One thread calls everything.
+// run() may only enqueue; take_choices() waits. Between the two, a later pass may read what an earlier one chose: a
+// chain of drafts needs the host once. One thread calls everything.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +47,8 @@ class DraftModel {
   virtual Status run(const DraftPass& pass, const BatchBuilder& step) = 0;
   // run() of each pass in turn, which a device may do at once: of requests that draft chains.
   virtual Status run_chain(std::span<const DraftPass> passes, const BatchBuilder& step);
-  // The choices of all passes since the last call: by pass, by logits row, the likeliest first. Valid until the next run().
+  // The choices of all passes since the last call: by pass, by logits row, the likeliest first. Valid until the next
+  // run().
   virtual Result<std::span<const DraftChoice>> take_choices() = 0;
 };
 

@@ -268,20 +268,22 @@ Status Drafter::take_level() {
   return {};
 }
 
-Status Drafter::observe(const BatchBuilder& step, std::span<const DraftRow> rows, std::span<const ObservedRow> observed) {
+Status Drafter::observe(const BatchBuilder& step, std::span<const DraftRow> rows,
+                        std::span<const ObservedRow> observed) {
   WW_RETURN_IF_ERROR(take_first_levels());
   pass_.clear();
   pass_.reads_target = true;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i].follows && (rows[i].prefill || options_.eagle)) observe_row(step, rows[i], observed[i], static_cast<int>(i));
+    if (rows[i].follows && (rows[i].prefill || options_.eagle))
+      observe_row(step, rows[i], observed[i], static_cast<int>(i));
     const int drafted = rows[i].start + static_cast<int>(std::max<size_t>(observed[i].nodes.size(), 1));
     if (!options_.eagle && !rows[i].prefill) rows[i].state->kv_len = std::min(rows[i].state->kv_len, drafted);
   }
   return run(step);
 }
 
-// Rows of a few tokens that were not observed when they were new: beside its token each reads the hidden state that is at
-// hand, the step's. What they give is close to what it would have been, and there is no gap in the text.
+// Rows of a few tokens that were not observed when they were new: beside its token each reads the hidden state that is
+// at hand, the step's. What they give is close to what it would have been, and there is no gap in the text.
 void Drafter::catch_up(const BatchBuilder& step, const DraftRow& row, int index, int feature) {
   const int missing = row.start - row.state->kv_len;
   const int most = std::min(kMostCaughtUp, model_->max_rows() - pass_.rows() - step.batch().num_tokens);

@@ -51,7 +51,8 @@ class Recorder : public DraftModel {
 // Requests of 10 tokens each that decode: row i has request i's last token.
 class Requests {
  public:
-  Requests(int count, const DraftOptions& options, int num_slots, int max_rows = 1000) : states(count), prompts_(count), pages_(count) {
+  Requests(int count, const DraftOptions& options, int num_slots, int max_rows = 1000)
+      : states(count), prompts_(count), pages_(count) {
     auto model = std::make_unique<Recorder>(max_rows);
     recorder = model.get();
     drafter = std::make_unique<Drafter>(std::move(model), options, num_slots, /*cache_group=*/0);
@@ -103,7 +104,8 @@ class Requests {
       row.pages = pages_[i].data();
       row.num_pages = kPagesOfRequest;
       row.pages_version = 1;
-      rows.push_back({.state = &states[i], .start = 9, .num_tokens = 1, .prefill = false, .prompt = prompts_[i], .output = {}});
+      rows.push_back(
+          {.state = &states[i], .start = 9, .num_tokens = 1, .prefill = false, .prompt = prompts_[i], .output = {}});
     }
     step_.num_tokens = step_.num_samples = static_cast<int>(requests.size());
     builder_.build(step_);
@@ -148,12 +150,14 @@ TEST(Drafter, EagleGoesOnFromWhatItKept) {
   }
 }
 
-// Tokens that it was not shown are read with the next that it is shown, if they are few; the draft before them is forgotten.
+// Tokens that it was not shown are read with the next that it is shown, if they are few; the draft before them is
+// forgotten.
 TEST(Drafter, EagleCatchesUpWithWhatItWasNotShown) {
   Requests requests(2, kEagleChain, 2);
   requests.observe({0, 1});
   for (DraftState& state : requests.states) state.kv_len = 5;
-  EXPECT_EQ(requests.draft({0}, 3)[0].tokens, (std::vector<int32_t>{0, 0, 0})) << "what it knew was of an earlier place";
+  EXPECT_EQ(requests.draft({0}, 3)[0].tokens, (std::vector<int32_t>{0, 0, 0}))
+      << "what it knew was of an earlier place";
   requests.states[1].kv_len = 9 - 1 - Drafter::kMostCaughtUp;
   requests.recorder->passes.clear();
   requests.observe({0, 1});

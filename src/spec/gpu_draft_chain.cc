@@ -1,4 +1,5 @@
-// The passes of chains as one graph: all their arrays are uploaded before, and each pass reads what the one before chose.
+// The passes of chains as one graph: all their arrays are uploaded before, and each pass reads what the one before
+// chose.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -56,7 +57,8 @@ const int32_t* GpuDraftModel::put_padded(std::span<const int32_t> values, int co
 }
 
 // The tokens of a pass: choices of the chain stand by padded request.
-void GpuDraftModel::put_chain_tokens(std::span<const DraftPass> passes, size_t pass, const ChainShape& shape, Arrays& arrays) {
+void GpuDraftModel::put_chain_tokens(std::span<const DraftPass> passes, size_t pass, const ChainShape& shape,
+                                     Arrays& arrays) {
   std::vector<int32_t> ids;
   choice_slots_.clear();
   if (!passes.empty()) ids = passes[pass].input_ids;
@@ -73,8 +75,8 @@ void GpuDraftModel::put_chain_tokens(std::span<const DraftPass> passes, size_t p
   arrays.choice_slots = put_padded(choice_slots_, shape.requests, -1);
 }
 
-// The arrays of all passes, at the same places for equal shapes; all padding without passes. Padded rows see nothing, and
-// their hidden states share a row that nobody reads.
+// The arrays of all passes, at the same places for equal shapes; all padding without passes. Padded rows see nothing,
+// and their hidden states share a row that nobody reads.
 void GpuDraftModel::stage_chain(std::span<const DraftPass> passes, const ChainShape& shape) {
   const int count = shape.requests;
   const DraftPass none;
@@ -111,16 +113,18 @@ void GpuDraftModel::stage_chain(std::span<const DraftPass> passes, const ChainSh
 
 // The chain that was staged and uploaded.
 Status GpuDraftModel::enqueue_chain(const ChainShape& shape) {
-  gpu::gather_rows(target_table_, chain_.front().arrays.requests, shape.requests, limits_.max_pages_per_request * sizeof(int32_t),
-                   page_table_.as<void>(), stream_);
+  gpu::gather_rows(target_table_, chain_.front().arrays.requests, shape.requests,
+                   limits_.max_pages_per_request * sizeof(int32_t), page_table_.as<void>(), stream_);
   for (int pass = 0; pass < shape.passes; ++pass) {
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata_capture_cuda_graph(chain_[pass].batch));
-    WW_RETURN_IF_ERROR(choose(chain_[pass].batch, chain_[pass].arrays, /*topk=*/1, chain_choices() + pass * shape.requests));
+    WW_RETURN_IF_ERROR(
+        choose(chain_[pass].batch, chain_[pass].arrays, /*topk=*/1, chain_choices() + pass * shape.requests));
   }
   return {};
 }
 
-// First runs the chain for real, all padding: what is loaded or allocated on first use must not happen inside a capture.
+// First runs the chain for real, all padding: what is loaded or allocated on first use must not happen inside a
+// capture.
 Status GpuDraftModel::capture_chain(const ChainShape& shape) {
   WW_RETURN_IF_ERROR(start_upload());
   stage_chain({}, shape);
@@ -130,7 +134,8 @@ Status GpuDraftModel::capture_chain(const ChainShape& shape) {
   parts_.model->gemm().stop_tuning();
   WW_RETURN_IF_ERROR(tried);
   WW_RETURN_IF_ERROR(wait_for_stream(stream_, "a trial run of drafts"));
-  WW_ASSIGN_OR_RETURN(CudaGraphExec exec, capture_graph(stream_, "capturing drafts", [&] { return enqueue_chain(shape); }));
+  WW_ASSIGN_OR_RETURN(CudaGraphExec exec,
+                      capture_graph(stream_, "capturing drafts", [&] { return enqueue_chain(shape); }));
   chain_graphs_[shape] = std::move(exec);
   return {};
 }
@@ -140,8 +145,8 @@ Result<cudaGraphExec_t> GpuDraftModel::chain_graph(const ChainShape& shape) {
   const Status captured = capture_chain(shape);
   if (!captured.ok()) {
     forget_cuda_failure();
-    LOG_WARN("no CUDA graph for {} drafts of {} requests, their passes run one by one: {}", shape.passes, shape.requests,
-             captured.message());
+    LOG_WARN("no CUDA graph for {} drafts of {} requests, their passes run one by one: {}", shape.passes,
+             shape.requests, captured.message());
   }
   return chain_graphs_[shape].get();
 }

@@ -86,8 +86,9 @@ Status GpuDraftModel::reserve_tokens() {
   if (has_own_head()) return wait_for_stream(stream_, kTokens);
   const gpu::GpuLinear& whole = target_.weights().lm_head;
   if (whole.scales != nullptr || whole.bias != nullptr) {
-    return Status::unsupported("--speculative-token-map: the model's output head is quantized or has a bias; leave the map out",
-                               "--speculative-token-map");
+    return Status::unsupported(
+        "--speculative-token-map: the model's output head is quantized or has a bias; leave the map out",
+        "--speculative-token-map");
   }
   const int64_t row_bytes = whole.in_features * dtype_info(whole.dtype).block_bytes;
   WW_ASSIGN_OR_RETURN(head_rows_, DeviceBuffer::allocate(round_up_rows(count) * row_bytes, kTokens));
@@ -107,7 +108,8 @@ const void* GpuDraftModel::kept(int row) const {
 Status GpuDraftModel::copy_pages(std::span<const PageCopy> copies) {
   const int64_t page_size = parts_.cache->shape().page_size;
   for (const PageCopy& copy : copies) {
-    WW_RETURN_IF_ERROR(parts_.cache->copy_tokens(copy.src_page * page_size, copy.dst_page * page_size, copy.num_tokens, stream_));
+    WW_RETURN_IF_ERROR(
+        parts_.cache->copy_tokens(copy.src_page * page_size, copy.dst_page * page_size, copy.num_tokens, stream_));
   }
   return {};
 }
@@ -166,8 +168,8 @@ Status GpuDraftModel::upload(const DraftPass& pass, ForwardBatch& batch, Arrays&
   batch.device.page_table = target_table_;
   const bool in_place = pass.requests.back() == pass.num_requests() - 1;  // they ascend
   if (!in_place) {
-    gpu::gather_rows(target_table_, arrays.requests, pass.num_requests(), limits_.max_pages_per_request * sizeof(int32_t),
-                     page_table_.as<void>(), stream_);
+    gpu::gather_rows(target_table_, arrays.requests, pass.num_requests(),
+                     limits_.max_pages_per_request * sizeof(int32_t), page_table_.as<void>(), stream_);
     batch.device.page_table = page_table_.as<int32_t>();
   }
   return {};
@@ -180,11 +182,21 @@ Status GpuDraftModel::make_head_rows(int64_t rows, const Arrays& arrays) {
   const GpuDraftNorms& norms = parts_.model->weights().draft_norms;
   const NormSpec& rule = parts_.model->spec().norm;
   const void* const features = arrays.reads_target ? target_.hidden() : kept_.as<void>();
-  gpu::draft_inputs({.table = target_.weights().embedding, .scale = target_.embedding_scale(), .dtype = target_.dtype(),
-                     .ids = arrays.input_ids, .choices = choices_.as<DraftChoice>(), .features = eagle3 ? nullptr : features,
-                     .feature_rows = arrays.features, .rows = rows, .cols = hidden, .embedding_norm = norms.embedding.weight.data,
-                     .feature_norm = norms.hidden.weight.data, .norm_weight_offset = rule.weight_offset, .norm_eps = rule.eps,
-                     .out = eagle3 ? beside_.as<void>() : inputs_.as<void>()}, stream_);
+  gpu::draft_inputs({.table = target_.weights().embedding,
+                     .scale = target_.embedding_scale(),
+                     .dtype = target_.dtype(),
+                     .ids = arrays.input_ids,
+                     .choices = choices_.as<DraftChoice>(),
+                     .features = eagle3 ? nullptr : features,
+                     .feature_rows = arrays.features,
+                     .rows = rows,
+                     .cols = hidden,
+                     .embedding_norm = norms.embedding.weight.data,
+                     .feature_norm = norms.hidden.weight.data,
+                     .norm_weight_offset = rule.weight_offset,
+                     .norm_eps = rule.eps,
+                     .out = eagle3 ? beside_.as<void>() : inputs_.as<void>()},
+                    stream_);
   if (!eagle3) return multiply_fc(rows);
   if (arrays.reads_target) {
     const int64_t row_bytes = target_.hidden_width() * static_cast<int64_t>(dtype_info(target_.dtype()).block_bytes);
@@ -206,8 +218,13 @@ Status GpuDraftModel::multiply_fc(int64_t rows) {
 // Keeps the rows that the next pass goes on from; what logits are made of.
 const void* GpuDraftModel::keep_rows(int64_t wanted, const Arrays& arrays) {
   const DType dtype = target_.dtype();
-  gpu::KeepRowsCall call = {.x = parts_.model->last_rows(), .rows = wanted, .cols = parts_.model->config().hidden_size,
-                            .dtype = dtype, .out = last_rows_.as<void>(), .kept = kept_.as<void>(), .keep = arrays.keep};
+  gpu::KeepRowsCall call = {.x = parts_.model->last_rows(),
+                            .rows = wanted,
+                            .cols = parts_.model->config().hidden_size,
+                            .dtype = dtype,
+                            .out = last_rows_.as<void>(),
+                            .kept = kept_.as<void>(),
+                            .keep = arrays.keep};
   const void* read = last_rows_.as<void>();
   if (parts_.kind != DraftHeadKind::eagle) read = parts_.model->normed_last_rows();
   if (parts_.kind == DraftHeadKind::nextn) {  // EAGLE3 goes on from its rows as they are before their norm
@@ -231,14 +248,17 @@ Status GpuDraftModel::forward_head(const ForwardBatch& batch, const Arrays& arra
 
 Status GpuDraftModel::forward_standalone(const ForwardBatch& batch, const Arrays& arrays) {
   const GpuFutureTokens chosen = {arrays.choice_slots, reinterpret_cast<const int32_t*>(choices_.as<std::byte>())};
-  return parts_.model->forward({.batch = batch, .cache = *parts_.cache, .attention = *parts_.attention, .futures = chosen,
+  return parts_.model->forward({.batch = batch,
+                                .cache = *parts_.cache,
+                                .attention = *parts_.attention,
+                                .futures = chosen,
                                 .logits = logits_.as<float>()});
 }
 
 Status GpuDraftModel::run(const DraftPass& pass, const BatchBuilder&) {
   const int wanted = static_cast<int>(pass.logits_rows.size()), choices = wanted * pass.topk;
-  if (pass.rows() > limits_.max_tokens || pass.num_requests() > limits_.max_requests || wanted > limits_.max_level_rows ||
-      num_choices_ + choices > max_choices_ || drafted_.requests > 0) {
+  if (pass.rows() > limits_.max_tokens || pass.num_requests() > limits_.max_requests ||
+      wanted > limits_.max_level_rows || num_choices_ + choices > max_choices_ || drafted_.requests > 0) {
     return Status::internal("a pass of the draft model is larger than the memory for it");
   }
   ForwardBatch batch;
@@ -253,9 +273,13 @@ Status GpuDraftModel::run(const DraftPass& pass, const BatchBuilder&) {
 // The planned batch's choices, by logits row.
 Status GpuDraftModel::choose(const ForwardBatch& batch, const Arrays& arrays, int topk, DraftChoice* out) {
   WW_RETURN_IF_ERROR(parts_.kind ? forward_head(batch, arrays) : forward_standalone(batch, arrays));
-  gpu::top_choices({.logits = logits_.as<float>(), .rows = static_cast<int>(batch.logits_rows.size()),
+  gpu::top_choices({.logits = logits_.as<float>(),
+                    .rows = static_cast<int>(batch.logits_rows.size()),
                     .vocab_size = static_cast<int>(head_columns()),
-                    .tokens = parts_.tokens.empty() ? nullptr : tokens_.as<int32_t>(), .topk = topk, .out = out}, stream_);
+                    .tokens = parts_.tokens.empty() ? nullptr : tokens_.as<int32_t>(),
+                    .topk = topk,
+                    .out = out},
+                   stream_);
   return launch_status("a pass of the draft model");
 }
 

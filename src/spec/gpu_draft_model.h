@@ -1,6 +1,6 @@
-// A draft model on a GPU: passes only enqueue, on the target's stream and behind its work; what they choose, the next pass
-// reads from the GPU's memory, and the host in take_choices(). The passes of chains run as one CUDA graph, one per number of
-// passes and batch size of a list, where the attention backend plans by the batch's device arrays alone
+// A draft model on a GPU: passes only enqueue, on the target's stream and behind its work; what they choose, the next
+// pass reads from the GPU's memory, and the host in take_choices(). The passes of chains run as one CUDA graph, one per
+// number of passes and batch size of a list, where the attention backend plans by the batch's device arrays alone
 // (AttentionBackend::captures_verification). Only for builds with GPU kernels.
 #pragma once
 
@@ -26,7 +26,7 @@ struct GpuDraftParts {
   std::unique_ptr<AttentionBackend> attention;
   std::unique_ptr<GpuKvCache> cache;
   std::optional<DraftHeadKind> kind;  // unset: a model of its own
-  std::vector<int32_t> tokens;        // of a head: what each column of its logits stands for; empty: every token in order
+  std::vector<int32_t> tokens;  // of a head: what each column of its logits stands for; empty: every token in order
 };
 
 struct GpuDraftLimits {
@@ -42,11 +42,11 @@ struct GpuDraftLimits {
 class GpuDraftModel : public DraftModel {
  public:
   // `target`, whose embedding, head and hidden states a draft head reads, outlives this. Errors: `resource_exhausted`.
-  static Result<std::unique_ptr<GpuDraftModel>> create(GpuDraftParts parts, const GpuDraftLimits& limits, GpuDecoder& target,
-                                                       cudaStream_t stream);
+  static Result<std::unique_ptr<GpuDraftModel>> create(GpuDraftParts parts, const GpuDraftLimits& limits,
+                                                       GpuDecoder& target, cudaStream_t stream);
 
-  // Where the rows of the target's page tables stand on the GPU, [rows, max_pages_per_request], of the group whose pages
-  // the draft model's K/V follow. Before the first pass; they are read in the stream's order.
+  // Where the rows of the target's page tables stand on the GPU, [rows, max_pages_per_request], of the group whose
+  // pages the draft model's K/V follow. Before the first pass; they are read in the stream's order.
   void set_page_table(const int32_t* table) { target_table_ = table; }
 
   size_t num_graphs() const { return chain_graphs_.size(); }
@@ -150,7 +150,7 @@ class GpuDraftModel : public DraftModel {
   DeviceBuffer head_rows_;            // and, without a head of its own, a copy of their rows of the target's head
   gpu::GpuLinear head_;               // over head_rows_
   DeviceBuffer logits_;               // [max_level_rows, head_columns()]
-  DeviceBuffer choices_;              // [max_choices], and behind them those of a chain's graph: [passes, padded requests]
+  DeviceBuffer choices_;  // [max_choices], and behind them those of a chain's graph: [passes, padded requests]
   PinnedBuffer host_choices_;
   CudaEvent chosen_;
   int max_choices_ = 0;

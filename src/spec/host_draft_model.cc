@@ -91,7 +91,8 @@ void HostDraftModel::keep_rows(const DraftPass& pass, const float* states) {
   for (size_t i = 0; i < pass.keep.size(); ++i) {
     const size_t needed = (pass.keep[i] + 1) * hidden;
     if (kept_.size() < needed) kept_.resize(needed);
-    std::memcpy(kept_.data() + pass.keep[i] * hidden, states + static_cast<int64_t>(i) * hidden, hidden * sizeof(float));
+    std::memcpy(kept_.data() + pass.keep[i] * hidden, states + static_cast<int64_t>(i) * hidden,
+                hidden * sizeof(float));
   }
 }
 
@@ -119,7 +120,8 @@ Status HostDraftModel::run(const DraftPass& pass, const BatchBuilder& step) {
   fill_batch(pass, step, batch);
   WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
   if (parts_.kind) make_head_rows(pass);
-  WW_RETURN_IF_ERROR(parts_.model->forward_from(parts_.kind ? x_.data() : nullptr, batch, *parts_.cache, *parts_.attention, team_));
+  WW_RETURN_IF_ERROR(
+      parts_.model->forward_from(parts_.kind ? x_.data() : nullptr, batch, *parts_.cache, *parts_.attention, team_));
   const auto wanted = static_cast<int64_t>(pass.logits_rows.size());
   if (wanted == 0) return {};
   const int64_t vocab = head_logits(wanted);

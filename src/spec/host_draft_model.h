@@ -19,8 +19,8 @@ struct HostDraftParts {
   std::unique_ptr<KvCache> cache;
   int cache_group = 0;               // of the target's, whose pages the draft model's K/V follow
   std::optional<DraftHeadKind> kind; // unset: a model of its own
-  std::vector<int32_t> tokens;       // of a head: what each column of its logits stands for; empty: every token in order
-  PackedLinear head;                 // with tokens, where the head has no output head of its own: DecoderModel::head_of(tokens)
+  std::vector<int32_t> tokens;  // of a head: what each column of its logits stands for; empty: every token in order
+  PackedLinear head;  // with tokens, where the head has no output head of its own: DecoderModel::head_of(tokens)
 };
 
 class HostDraftModel : public DraftModel {
@@ -38,7 +38,9 @@ class HostDraftModel : public DraftModel {
   Result<std::span<const DraftChoice>> take_choices() override;
 
   // A kept hidden state.
-  std::span<const float> kept(int row) const { return {kept_.data() + row * hidden_size(), static_cast<size_t>(hidden_size())}; }
+  std::span<const float> kept(int row) const {
+    return {kept_.data() + row * hidden_size(), static_cast<size_t>(hidden_size())};
+  }
 
  private:
   int64_t hidden_size() const { return parts_.model->config().hidden_size; }

@@ -1,11 +1,11 @@
-// How many tokens a draft model guesses for each request of a step (--speculative-adaptive): what gains most for what it
-// costs. Pure: told of times and outcomes, it plans; the clock is the caller's. One thread calls everything.
+// How many tokens a draft model guesses for each request of a step (--speculative-adaptive): what gains most for what
+// it costs. Pure: told of times and outcomes, it plans; the clock is the caller's. One thread calls everything.
 //
 // Two rules: AdaptiveLength, where a step may have other lengths for each request and nothing is lost by waiting for it
 // (CPUs), and BatchLength, where all requests of a step get as many and steps without guesses overlap (GPUs).
 //
-// What both know of guesses: they come true one after the other, each with the probability `right` of its request, a running
-// mean that begins at that of all requests. A step with k guesses gives 1 + right + ... + right^k tokens.
+// What both know of guesses: they come true one after the other, each with the probability `right` of its request, a
+// running mean that begins at that of all requests. A step with k guesses gives 1 + right + ... + right^k tokens.
 #pragma once
 
 #include <memory>

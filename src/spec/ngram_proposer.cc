@@ -5,8 +5,8 @@
 namespace warpweave {
 namespace {
 
-// A node less likely than this costs more time to check than it saves: on a CPU one more row of a small step takes about
-// a tenth of the step, in which one and a half tokens would come.
+// A node less likely than this costs more time to check than it saves: on a CPU one more row of a small step takes
+// about a tenth of the step, in which one and a half tokens would come.
 constexpr double kLeastProbability = 0.15;
 // Tokens of a prompt learned in one call, so that a long one does not keep the device waiting.
 constexpr size_t kLearnedAtOnce = 4096;

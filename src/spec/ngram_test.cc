@@ -35,7 +35,8 @@ TEST(NgramTrie, CountsVisitsAndFindsChildrenAfterGrowing) {
   EXPECT_EQ(trie.node(trie.find(trie.find(root, 42), 142)).token, 142);
   EXPECT_EQ(trie.find_root("other"), NgramTrie::kNone);
   int children = 0, last = -1;
-  for (auto id = trie.node(trie.find(root, 42)).first_child; id != NgramTrie::kNone; id = trie.node(id).next, ++children) {
+  for (auto id = trie.node(trie.find(root, 42)).first_child; id != NgramTrie::kNone;
+       id = trie.node(id).next, ++children) {
     if (last < 0) last = trie.node(id).token;
   }
   EXPECT_EQ(children, 50);
@@ -91,7 +92,8 @@ TEST(NgramProposer, GuessesNothingBelowTheSmallestWindow) {
 
 TEST(NgramProposer, KeepsToItsBounds) {
   for (const NgramMatchType type : {NgramMatchType::prob, NgramMatchType::bfs}) {
-    NgramProposer proposer({.history = {.max_context = 4, .capacity_nodes = 2000}, .match_type = type, .max_breadth = 3});
+    NgramProposer proposer(
+        {.history = {.max_context = 4, .capacity_nodes = 2000}, .match_type = type, .max_breadth = 3});
     std::mt19937 rng(3);
     Ids text;
     for (int i = 0; i < 3000; ++i) {

@@ -68,7 +68,8 @@ std::optional<std::string_view> find_entry(std::string_view zip, std::string_vie
   return std::nullopt;
 }
 
-// What a pickle's instructions put together, without those that only keep what may be used again: a number ('i'), a text
+// What a pickle's instructions put together, without those that only keep what may be used again: a number ('i'), a
+// text
 // ('s'; a global is two of them), or an instruction by its code.
 struct PickleItem {
   char kind = 0;
@@ -207,7 +208,9 @@ Result<std::vector<int64_t>> read_torch(std::string_view zip) {
     return refused("the tensor was written on a machine of big-endian numbers; write it as a JSON list");
   }
   const auto view = read_tensor_pickle(*pickle);
-  if (!view) return refused("the file is no torch.save() of one tensor with one dimension; save tensor.flatten(), or a JSON list");
+  if (!view)
+    return refused(
+        "the file is no torch.save() of one tensor with one dimension; save tensor.flatten(), or a JSON list");
   std::optional<std::vector<int64_t>> numbers;
   if (view->storage_type == "LongStorage") {
     numbers = numbers_of<int64_t>(*view, *storage);
@@ -222,7 +225,9 @@ Result<std::vector<int64_t>> read_torch(std::string_view zip) {
 
 Result<std::vector<int64_t>> read_json_list(std::string_view text) {
   auto parsed = parse_json(text);
-  if (!parsed.ok()) return refused("the file is neither a JSON list of token ids nor a tensor of torch.save(): " + parsed.status().message());
+  if (!parsed.ok())
+    return refused("the file is neither a JSON list of token ids nor a tensor of torch.save(): " +
+                   parsed.status().message());
   const OwnedJson list(std::move(*parsed));
   if (!list.value.is_array()) return refused("the file's JSON is no list of token ids");
   std::vector<int64_t> out;
@@ -236,7 +241,8 @@ Result<std::vector<int64_t>> read_json_list(std::string_view text) {
 }  // namespace
 
 Result<std::vector<int32_t>> parse_token_map(std::string_view bytes, int vocab_size) {
-  WW_ASSIGN_OR_RETURN(const std::vector<int64_t> ids, bytes.starts_with("PK\x03\x04") ? read_torch(bytes) : read_json_list(bytes));
+  WW_ASSIGN_OR_RETURN(const std::vector<int64_t> ids,
+                      bytes.starts_with("PK\x03\x04") ? read_torch(bytes) : read_json_list(bytes));
   if (ids.empty()) return refused("the file lists no token");
   std::vector<int32_t> out;
   for (const int64_t id : ids) {

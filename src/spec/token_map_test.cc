@@ -1,6 +1,6 @@
-// Token maps in each form, and what is refused. The archives are what torch 2.5 writes of [1, 5, 300, 70000] as a list, and
-// of torch.tensor([5, 1, 700]) (tests/golden/token_map); view.pt is tensor([90, 5, 1, 700, 91, 92])[1:4], strided.pt
-// tensor([9, 5, 8, 1, 7, 700])[1::2], both written by torch 2.15 with the whole storage behind them.
+// Token maps in each form, and what is refused. The archives are what torch 2.5 writes of [1, 5, 300, 70000] as a list,
+// and of torch.tensor([5, 1, 700]) (tests/golden/token_map); view.pt is tensor([90, 5, 1, 700, 91, 92])[1:4],
+// strided.pt tensor([9, 5, 8, 1, 7, 700])[1::2], both written by torch 2.15 with the whole storage behind them.
 #include "spec/token_map.h"
 
 #include <gtest/gtest.h>

@@ -24,8 +24,9 @@ constexpr CharRange kNewerControls[] = {{0x890, 0x891}, {0x8E2, 0x8E2}, {0x110CD
 
 template <size_t kCount>
 bool is_in(const CharRange (&ranges)[kCount], char32_t c) {
-  const CharRange* const after = std::upper_bound(std::begin(ranges), std::end(ranges), c,
-                                                  [](char32_t value, const CharRange& range) { return value < range.first; });
+  const CharRange* const after =
+      std::upper_bound(std::begin(ranges), std::end(ranges), c,
+                       [](char32_t value, const CharRange& range) { return value < range.first; });
   return after != std::begin(ranges) && c <= (after - 1)->last;
 }
 

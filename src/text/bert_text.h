@@ -1,5 +1,5 @@
-// What BERT's normalizer does to text (Devlin et al. 2018), with the character classes of the `tokenizers` library. Texts are
-// valid UTF-8; pure functions.
+// What BERT's normalizer does to text (Devlin et al. 2018), with the character classes of the `tokenizers` library.
+// Texts are valid UTF-8; pure functions.
 #pragma once
 
 #include <string>

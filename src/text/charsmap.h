@@ -26,8 +26,8 @@ class Charsmap {
   // `bytes` as in the file, Base64 undone. `data_loss` when they are no such map.
   static Result<Charsmap> build(std::string_view bytes);
 
-  // Rewrites valid UTF-8 to about `max_bytes` at most, else `resource_exhausted`. *starts_text becomes false when the first
-  // character becomes nothing.
+  // Rewrites valid UTF-8 to about `max_bytes` at most, else `resource_exhausted`. *starts_text becomes false when the
+  // first character becomes nothing.
   Status run(RegexScratch* scratch, size_t max_bytes, std::string* text, bool* starts_text) const;
 
  private:

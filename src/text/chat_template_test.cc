@@ -277,7 +277,8 @@ TEST(ChatTemplate, PartsWithATypeThatIsNoTextAreRefusedInOurWords) {
 }
 
 TEST(ChatTemplate, RenderChatPassesKwargsButNeverOverTheMessages) {
-  auto parsed = ChatTemplate::parse("{{ messages|length }}{{ enable_thinking }}{{ tools is none }}{{ bos_token is defined }}");
+  auto parsed =
+      ChatTemplate::parse("{{ messages|length }}{{ enable_thinking }}{{ tools is none }}{{ bos_token is defined }}");
   ASSERT_TRUE(parsed.ok());
   ChatInput input = chat({{{"role", "user"}, {"content", "x"}}});
   input.extra = {{"enable_thinking", false}, {"messages", "mine"}};

@@ -205,7 +205,8 @@ Status PreTokenizer::rewrite(PreTokenizerScratch* scratch, Append&& append) {
     const bool is_first = &word == scratch->words.data();
     const size_t begin = out.size();
     append(text_of(scratch->text, word), is_first, &out);
-    if (out.size() > most) return Status::resource_exhausted("the text grows too long in the tokenizer's pre-tokenizer");
+    if (out.size() > most)
+      return Status::resource_exhausted("the text grows too long in the tokenizer's pre-tokenizer");
     if (is_first) scratch->starts_text_ = scratch->starts_text_ && word.begin == 0;
     word = make_range(begin, out.size());
   }

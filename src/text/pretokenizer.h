@@ -21,8 +21,8 @@ namespace warpweave {
 
 inline constexpr size_t kMaxPreTokenizerBytes = size_t{1} << 30;
 
-// What a tokenizer's steps may make of so many bytes, `times` as many beside a MiB: compatibility forms make 11 of one, and a
-// file that makes megabytes of each character means harm.
+// What a tokenizer's steps may make of so many bytes, `times` as many beside a MiB: compatibility forms make 11 of one,
+// and a file that makes megabytes of each character means harm.
 inline constexpr size_t kNormalizerGrowth = 32, kPreTokenizerGrowth = 8;
 constexpr size_t max_rewritten_bytes(size_t text_bytes, size_t times) {
   return std::min(kMaxPreTokenizerBytes - 1, (size_t{1} << 20) + text_bytes * times);

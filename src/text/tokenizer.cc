@@ -57,7 +57,8 @@ std::vector<int32_t> Tokenizer::with_special_tokens(std::span<const int32_t> ids
 
 Result<EncodedPair> Tokenizer::join_pair(std::span<const int32_t> first, std::span<const int32_t> second) const {
   if (core_->pair().empty()) {
-    return Status::unsupported("the post_processor of tokenizer.json does not say how two texts are joined", "post_processor");
+    return Status::unsupported("the post_processor of tokenizer.json does not say how two texts are joined",
+                               "post_processor");
   }
   EncodedPair out;
   int types_of_first = 0;

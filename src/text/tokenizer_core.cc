@@ -192,14 +192,16 @@ std::vector<std::string_view> TokenizerCore::special_texts() const {
 
 void TokenizerCore::prepare(int threads) const {
   std::lock_guard lock(pool_mutex_);
-  while (pool_.size() < std::min(static_cast<size_t>(threads), kIdleScratches)) pool_.push_back(std::make_unique<Scratch>());
+  while (pool_.size() < std::min(static_cast<size_t>(threads), kIdleScratches))
+    pool_.push_back(std::make_unique<Scratch>());
 }
 
 size_t TokenizerCore::idle_text_bytes() const {
   std::lock_guard lock(pool_mutex_);
   size_t bytes = 0;
   for (const auto& scratch : pool_) {
-    bytes += scratch->bpe.text_bytes() + scratch->normalized.capacity() + scratch->words.words.capacity() * sizeof(TextRange) +
+    bytes += scratch->bpe.text_bytes() + scratch->normalized.capacity() +
+             scratch->words.words.capacity() * sizeof(TextRange) +
              (scratch->raw_sections.capacity() + scratch->sections.capacity()) * sizeof(TextSection);
   }
   return bytes;
@@ -279,7 +281,8 @@ Status TokenizerCore::encode_words(std::string_view text, bool starts_text, Scra
       WW_RETURN_IF_ERROR(word_piece_->encode_word(model_.vocab(), bytes, ids));
     } else if (unigram_) {
       if (bytes.size() > Unigram::kMaxWordBytes) {
-        return Status::resource_exhausted("a word without a break is longer than 4 MiB, the most that is cut by scores");
+        return Status::resource_exhausted(
+            "a word without a break is longer than 4 MiB, the most that is cut by scores");
       }
       WW_RETURN_IF_ERROR(unigram_->encode_word(model_.vocab(), bytes, &scratch->unigram, ids));
     } else {

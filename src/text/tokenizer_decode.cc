@@ -170,7 +170,8 @@ Result<std::string> TokenizerCore::decode_piece(std::string_view token, bool is_
     return piece;
   }
   if (rules_.mode == DecodeMode::joined) {
-    return token_steps_.empty() ? (is_first ? "" : " ") + std::string(token) : word_piece_text(token_steps_[0], token, is_first);
+    return token_steps_.empty() ? (is_first ? "" : " ") + std::string(token)
+                                : word_piece_text(token_steps_[0], token, is_first);
   }
   piece = token;
   for (size_t i = 0; i < token_steps_.size(); ++i) {

@@ -43,11 +43,14 @@ TEST(TokenizerLimits, WordsOfScoredVocabulariesAreBounded) {
   EXPECT_TRUE(tokenizer->encode(word.substr(0, 30'000) + " " + word.substr(0, 30'000), false).ok());
 }
 
-// A long token that the text nearly holds everywhere: steps as many as bytes compared, not as bytes hashed of every length.
+// A long token that the text nearly holds everywhere: steps as many as bytes compared, not as bytes hashed of every
+// length.
 TEST(TokenizerLimits, LongTokensOfScoredVocabulariesCostTheirLength) {
   const std::string run(60, 'a');
-  const auto tokenizer = load_hf_tokenizer(R"({"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-2],["aa",-3],["aaaa",-3.5],[")" +
-                                               run + R"(b",-1],["b",-9]]}})", "");
+  const auto tokenizer = load_hf_tokenizer(
+      R"({"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["a",-2],["aa",-3],["aaaa",-3.5],[")" + run +
+          R"(b",-1],["b",-9]]}})",
+      "");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
   std::string text;
   for (int i = 0; i < 1000; ++i) text += run;
@@ -61,7 +64,8 @@ TEST(TokenizerLimits, LongTokensOfScoredVocabulariesCostTheirLength) {
 // Tokens of thousands of bytes that begin at every byte of a text: steps are bounded, in short texts and in long ones.
 TEST(TokenizerLimits, StepsThroughScoredVocabulariesAreBounded) {
   std::string vocab = R"(["<unk>",0],["b",-9])";
-  for (size_t bytes = 1; bytes <= 2000; ++bytes) vocab += ",[\"" + std::string(bytes, 'a') + "\",-" + std::to_string(bytes) + ".0]";
+  for (size_t bytes = 1; bytes <= 2000; ++bytes)
+    vocab += ",[\"" + std::string(bytes, 'a') + "\",-" + std::to_string(bytes) + ".0]";
   const auto tokenizer = load_hf_tokenizer(R"({"model":{"type":"Unigram","unk_id":0,"vocab":[)" + vocab + "]}}", "");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
   EXPECT_TRUE((*tokenizer)->encode(std::string(300, 'a') + "b", false).ok());
@@ -72,8 +76,10 @@ TEST(TokenizerLimits, StepsThroughScoredVocabulariesAreBounded) {
 
 // The same of pieces: words of many characters, of which each begins no longer piece.
 TEST(TokenizerLimits, LookUpsOfLongPiecesAreBounded) {
-  const auto tokenizer = load_hf_tokenizer(R"({"model":{"type":"WordPiece","unk_token":"u","max_input_chars_per_word":1000,"vocab":{"u":0,"a":1,"##a":2,")" +
-                                               std::string(4000, 'b') + R"(":3}}})", "");
+  const auto tokenizer = load_hf_tokenizer(
+      R"({"model":{"type":"WordPiece","unk_token":"u","max_input_chars_per_word":1000,"vocab":{"u":0,"a":1,"##a":2,")" +
+          std::string(4000, 'b') + R"(":3}}})",
+      "");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
   EXPECT_EQ((*tokenizer)->encode(std::string(100, 'a'), false)->size(), 100u);
   EXPECT_EQ((*tokenizer)->encode(std::string(1000, 'a'), false).status().code(), StatusCode::resource_exhausted);
@@ -83,7 +89,9 @@ TEST(TokenizerLimits, LookUpsOfLongPiecesAreBounded) {
 TEST(TokenizerLimits, WhatAMapMakesOfOneGraphemeIsBounded) {
   // A double array that leads from the first byte of U+0301 (CC 81) by its second to a leaf: the result at 0.
   std::vector<uint32_t> trie(1024, 0);
-  const auto unit = [](uint32_t label, uint32_t offset, bool leaf) { return label | (leaf ? 1u << 8 : 0u) | offset << 10; };
+  const auto unit = [](uint32_t label, uint32_t offset, bool leaf) {
+    return label | (leaf ? 1u << 8 : 0u) | offset << 10;
+  };
   trie[0] = unit(0, 256, false);
   trie[256 ^ 0xCC] = unit(0xCC, 512 ^ 256 ^ 0xCC ^ 0, false);
   const uint32_t second = (256 ^ 0xCC ^ (512 ^ 256 ^ 0xCC)) ^ 0x81;
@@ -100,7 +108,8 @@ TEST(TokenizerLimits, WhatAMapMakesOfOneGraphemeIsBounded) {
   const auto run = [&](std::string text) {
     RegexScratch scratch;
     bool starts_text = true;
-    const Status status = charsmap->run(&scratch, max_rewritten_bytes(text.size(), kNormalizerGrowth), &text, &starts_text);
+    const Status status =
+        charsmap->run(&scratch, max_rewritten_bytes(text.size(), kNormalizerGrowth), &text, &starts_text);
     return std::pair(status.code(), text.size());
   };
   EXPECT_EQ(run("a\u0301"), std::pair(StatusCode::ok, 1 + kResultBytes));
@@ -114,11 +123,14 @@ TEST(TokenizerLimits, WhatAMapMakesOfOneGraphemeIsBounded) {
 // Other steps that may make much of little.
 TEST(TokenizerLimits, OtherNormalizersMakeLittleOfLittle) {
   const std::string longer(2 << 20, 'x');
-  for (const std::string& step : {R"("normalizer":{"type":"Replace","pattern":{"String":"a"},"content":")" + longer + "\"}",
-                                  R"("normalizer":{"type":"Prepend","prepend":")" + longer + "\"}"}) {
-    const auto tokenizer = load_hf_tokenizer("{" + step + R"(,"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["x",-1]]}})", "");
+  for (const std::string& step :
+       {R"("normalizer":{"type":"Replace","pattern":{"String":"a"},"content":")" + longer + "\"}",
+        R"("normalizer":{"type":"Prepend","prepend":")" + longer + "\"}"}) {
+    const auto tokenizer =
+        load_hf_tokenizer("{" + step + R"(,"model":{"type":"Unigram","unk_id":0,"vocab":[["<unk>",0],["x",-1]]}})", "");
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
-    EXPECT_EQ((*tokenizer)->encode("a a a a", false).status().code(), StatusCode::resource_exhausted) << step.substr(0, 40);
+    EXPECT_EQ((*tokenizer)->encode("a a a a", false).status().code(), StatusCode::resource_exhausted)
+        << step.substr(0, 40);
   }
 }
 

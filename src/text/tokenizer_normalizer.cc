@@ -111,7 +111,8 @@ Status Normalizer::run(std::string_view text, RegexScratch* regex, std::string* 
   return {};
 }
 
-Status Normalizer::replace(const Step& step, RegexScratch* regex, size_t max_bytes, std::string* text, bool* starts_text) {
+Status Normalizer::replace(const Step& step, RegexScratch* regex, size_t max_bytes, std::string* text,
+                           bool* starts_text) {
   std::string out;
   out.reserve(text->size());
   size_t end_of_last = 0;

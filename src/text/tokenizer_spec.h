@@ -68,8 +68,8 @@ struct AddedTokenSpec {
   bool special = false;
 };
 
-// Words of a WordPiece vocabulary: the longest piece that is in it, then the longest of the rest behind `prefix`, and so on
-// (Wu et al. 2016, arXiv:1609.08144).
+// Words of a WordPiece vocabulary: the longest piece that is in it, then the longest of the rest behind `prefix`, and
+// so on (Wu et al. 2016, arXiv:1609.08144).
 struct WordPieceSpec {
   std::string prefix = "##";
   int max_word_chars = 100;         // longer words are unknown

@@ -16,8 +16,9 @@ namespace {
 
 const std::filesystem::path kGoldens = "tests/golden/tokenizer";
 const char* const kFamilies[] = {
-    "bert", "bert_cased", "xlm_roberta", "unigram_bytes", "gpt2", "gpt2_prefix", "llama3", "qwen2", "smollm", "o200k", "deepseek_v3", "deepseek_coder",
-    "gguf_default", "falcon", "llama2", "mistral", "gemma", "metaspace", "unk"};
+    "bert",   "bert_cased", "xlm_roberta", "unigram_bytes",  "gpt2",         "gpt2_prefix", "llama3", "qwen2",
+    "smollm", "o200k",      "deepseek_v3", "deepseek_coder", "gguf_default", "falcon",      "llama2", "mistral",
+    "gemma",  "metaspace",  "unk"};
 const char* const kSplitBehaviors[] = {"split_removed", "split_isolated",
                                        "split_merged_with_previous", "split_merged_with_next",
                                        "split_contiguous"};
@@ -61,7 +62,8 @@ void expect_golden(const Tokenizer& tokenizer, const nlohmann::json& golden) {
   EXPECT_EQ(*tokenizer.encode("Hello", true), golden["with_special"].get<std::vector<int32_t>>());
   // Pairs, where the post-processor has something to say of them.
   for (const auto& item : golden.value("pairs", nlohmann::json::array())) {
-    const auto first = *tokenizer.encode(item[0].get<std::string>(), false), second = *tokenizer.encode(item[1].get<std::string>(), false);
+    const auto first = *tokenizer.encode(item[0].get<std::string>(), false),
+               second = *tokenizer.encode(item[1].get<std::string>(), false);
     const auto pair = tokenizer.join_pair(first, second);
     ASSERT_TRUE(pair.ok()) << pair.status().message();
     EXPECT_EQ(pair->ids, item[2].get<std::vector<int32_t>>()) << item;
@@ -243,14 +245,15 @@ TEST(Tokenizer, RefusesBrokenFiles) {
       {R"({"model":{"type":"Unigram","vocab":[["a"]]}})", StatusCode::data_loss},
       {R"({"model":{"type":"Unigram","unk_id":1,"vocab":[["a",-1.0]]}})", StatusCode::data_loss},
       {R"({"model":{"type":"Unigram","byte_fallback":true,"vocab":[["a",-1.0]]}})", StatusCode::data_loss},
-      {R"({"normalizer":{"type":"Precompiled","precompiled_charsmap":"AAA"},"model":{"type":"Unigram","vocab":[["a",-1.0]]}})", StatusCode::data_loss},
-      {R"({"normalizer":{"type":"Precompiled","precompiled_charsmap":"/////w=="},"model":{"type":"Unigram","vocab":[["a",-1.0]]}})", StatusCode::data_loss},
+      {R"({"normalizer":{"type":"Precompiled","precompiled_charsmap":"AAA"},"model":{"type":"Unigram","vocab":[["a",-1.0]]}})",
+       StatusCode::data_loss},
+      {R"({"normalizer":{"type":"Precompiled","precompiled_charsmap":"/////w=="},"model":{"type":"Unigram","vocab":[["a",-1.0]]}})",
+       StatusCode::data_loss},
       {R"({"model":{"vocab":{"a":-1},"merges":[]}})", StatusCode::data_loss},
       {R"({"model":{"vocab":{"a":99999999},"merges":[]}})", StatusCode::data_loss},
       {R"({"model":{"vocab":{"a":0},"merges":["a b"]}})", StatusCode::data_loss},
       {R"({"model":{"vocab":{"a":0},"merges":[7]}})", StatusCode::data_loss},
-      {R"({"model":{"vocab":{"a":0},"merges":[]},"pre_tokenizer":{"type":"Bert"}})",
-       StatusCode::unsupported},
+      {R"({"model":{"vocab":{"a":0},"merges":[]},"pre_tokenizer":{"type":"Bert"}})", StatusCode::unsupported},
       {R"({"model":{"vocab":{"a":0},"merges":[]},"pre_tokenizer":{"type":"Split",
           "behavior":"Isolated","invert":false,"pattern":{"Regex":"(a"}}})",
        StatusCode::unsupported},

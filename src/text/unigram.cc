@@ -34,7 +34,8 @@ Result<Unigram> Unigram::build(const BpeSpec& spec, const StringTable& vocab) {
   if (!spec.byte_fallback) return out;
   for (int byte = 0; byte < 256; ++byte) {
     const int32_t id = vocab.find(fmt::format("<0x{:02X}>", byte));
-    if (id < 0) return Status::data_loss(fmt::format("byte_fallback needs the token <0x{:02X}>", byte), "byte_fallback");
+    if (id < 0)
+      return Status::data_loss(fmt::format("byte_fallback needs the token <0x{:02X}>", byte), "byte_fallback");
     out.bytes_.push_back(id);
   }
   return out;
@@ -93,11 +94,13 @@ void Unigram::append_unknown(std::string_view text, std::vector<int32_t>* ids) c
 Status Unigram::encode_word(const StringTable& vocab, std::string_view word, UnigramScratch* scratch,
                             std::vector<int32_t>* ids) const {
   if (!find_best(vocab, word, scratch)) {
-    return Status::resource_exhausted("long tokens of this vocabulary begin at too many places of the text; send a shorter one");
+    return Status::resource_exhausted(
+        "long tokens of this vocabulary begin at too many places of the text; send a shorter one");
   }
   std::vector<UnigramScratch::Node>& way = scratch->way_;
   way.clear();
-  for (size_t end = word.size(); end > 0; end = static_cast<size_t>(way.back().begin)) way.push_back(scratch->best_[end]);
+  for (size_t end = word.size(); end > 0; end = static_cast<size_t>(way.back().begin))
+    way.push_back(scratch->best_[end]);
   for (size_t i = way.size(); i-- > 0;) {
     const auto is_unknown = [&](size_t at) { return way[at].id < 0 || way[at].id == unk_id_; };
     if (!is_unknown(i)) {

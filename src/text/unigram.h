@@ -1,10 +1,10 @@
 // The Unigram model: of all ways to cut a word into tokens of the vocabulary the one whose scores (logarithms of
 // probabilities) have the largest sum; characters that begin no token are unknown.
 //
-// Viterbi's algorithm over the word's bytes. From each character on the tokens that the text goes on with are found in the
-// sorted vocabulary, byte for byte, until none is left: (bytes * longest match) steps, which are bounded, since tokens may be
-// long and many in a file that means harm. Immutable after build() and thread-safe.
-// Kudo 2018, arXiv:1804.10959; the order of ties and the unknown token's score are those of the `tokenizers` library.
+// Viterbi's algorithm over the word's bytes. From each character on the tokens that the text goes on with are found in
+// the sorted vocabulary, byte for byte, until none is left: (bytes * longest match) steps, which are bounded, since
+// tokens may be long and many in a file that means harm. Immutable after build() and thread-safe. Kudo 2018,
+// arXiv:1804.10959; the order of ties and the unknown token's score are those of the `tokenizers` library.
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ class Unigram {
   // A word may take so many for each of its bytes, beside kFreeSteps; the vocabularies of models take fewer than ten.
   static constexpr size_t kMaxStepsPerByte = 64, kFreeSteps = size_t{1} << 16;
 
-  // Appends the ids of one pre-tokenized word of valid UTF-8 and kMaxWordBytes at most; `vocab` is that of build(). Errors:
-  // `resource_exhausted` past the bound of steps.
+  // Appends the ids of one pre-tokenized word of valid UTF-8 and kMaxWordBytes at most; `vocab` is that of build().
+  // Errors: `resource_exhausted` past the bound of steps.
   Status encode_word(const StringTable& vocab, std::string_view word, UnigramScratch* scratch,
                    std::vector<int32_t>* ids) const;
 

@@ -15,7 +15,8 @@ Result<WordPiece> WordPiece::build(const BpeSpec& spec, const StringTable& vocab
   out.max_chars_ = static_cast<size_t>(spec.word_piece->max_word_chars);
   out.unk_id_ = vocab.find(*spec.unk_token);
   if (out.unk_id_ < 0) {
-    return Status::data_loss("the vocabulary lacks the unk_token \"" + spec.unk_token->substr(0, 60) + "\"", "unk_token");
+    return Status::data_loss("the vocabulary lacks the unk_token \"" + spec.unk_token->substr(0, 60) + "\"",
+                             "unk_token");
   }
   for (const BpeSpec::Entry& entry : spec.vocab) out.longest_bytes_ = std::max(out.longest_bytes_, entry.token.size());
   return out;

@@ -1,9 +1,8 @@
-// The WordPiece model: a word is the longest piece of the vocabulary that it begins with, then the longest that the rest
-// begins with behind a prefix, and so on; a word with a rest that no piece begins is one unknown token.
+// The WordPiece model: a word is the longest piece of the vocabulary that it begins with, then the longest that the
+// rest begins with behind a prefix, and so on; a word with a rest that no piece begins is one unknown token.
 //
-// Immutable after build() and thread-safe. A word costs at most max_word_chars^2 / 2 look-ups, and their texts together are
-// bounded: in a file that means harm pieces have thousands of bytes.
-// Wu et al. 2016, arXiv:1609.08144.
+// Immutable after build() and thread-safe. A word costs at most max_word_chars^2 / 2 look-ups, and their texts together
+// are bounded: in a file that means harm pieces have thousands of bytes. Wu et al. 2016, arXiv:1609.08144.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What a scheduler decided, as one number: who computes which tokens when, what is copied, cached, evicted and told. Which
-// pages and slots it takes for that does not count.
+// What a scheduler decided, as one number: who computes which tokens when, what is copied, cached, evicted and told.
+// Which pages and slots it takes for that does not count.
 #pragma once
 
 #include <cstdint>

@@ -127,9 +127,10 @@ int main(int argc, char** argv) {
               static_cast<long long>(sum.accepted));
   std::printf("  decisions 0x%llx\n", static_cast<unsigned long long>(sum.decisions));
   if (wanted_decisions && *wanted_decisions != sum.decisions) {
-    std::printf("FAILED the scheduler decided otherwise than in 0x%llx: a change that is meant to, of when requests run\n"
-                "or what is cached, gives the test the new number; any other has a bug\n",
-                static_cast<unsigned long long>(*wanted_decisions));
+    std::printf(
+        "FAILED the scheduler decided otherwise than in 0x%llx: a change that is meant to, of when requests run\n"
+        "or what is cached, gives the test the new number; any other has a bug\n",
+        static_cast<unsigned long long>(*wanted_decisions));
     return expect_failure ? 0 : 1;
   }
   return expect_failure ? 1 : 0;

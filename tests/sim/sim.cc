@@ -441,7 +441,8 @@ class World {
     CHECK_SIM(scheduler_.pool().num_used() == tree.evictable_pages() + scheduler_.pool().num_spare(), "leak at idle");
     CHECK_SIM(states_.empty() || scheduler_.states()->num_requests() == 0, "a state is lost");
     CHECK_SIM(scheduler_.flush_cache() && scheduler_.pool().num_used() == 0, "flush leaves pages");
-    CHECK_SIM(states_.empty() || scheduler_.states()->num_free() == scheduler_.states()->num_slots(), "flush leaves states");
+    CHECK_SIM(states_.empty() || scheduler_.states()->num_free() == scheduler_.states()->num_slots(),
+              "flush leaves states");
     check_after_call();
   }
 

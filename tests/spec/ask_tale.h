@@ -61,7 +61,8 @@ inline std::vector<Ids> golden_prompts() {
 }
 
 // What the server compiles from a request's `regex`.
-inline std::shared_ptr<const grammar::CompiledGrammar> compile_regex(const ServedModel& served, const std::string& regex) {
+inline std::shared_ptr<const grammar::CompiledGrammar> compile_regex(const ServedModel& served,
+                                                                     const std::string& regex) {
   grammar::GrammarCompilerOptions options;
   options.make_vocabulary = [&served] {
     const Tokenizer& tokenizer = *served.tokenizer;

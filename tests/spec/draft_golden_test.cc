@@ -30,16 +30,21 @@ class Drafting {
     keep_for_drafts(*plan->draft, *target_);
     attention_ = create_resolved_backend(plan->attention, {.team = &team_, .max_context_len = plan->context_len,
                                                            .page_size = kDraftPageSize}).value();
-    drafter_ = start_drafter(*plan->draft, {.num_pages = kDraftPages, .context_len = plan->context_len, .max_requests = 1},
-                             *target_, team_).value();
+    drafter_ =
+        start_drafter(*plan->draft, {.num_pages = kDraftPages, .context_len = plan->context_len, .max_requests = 1},
+                      *target_, team_)
+            .value();
     KvCacheShape shape = kv_shape_of(bundle->config, plan->attention);
     shape.num_pages = kDraftPages;
     shape.layout = plan->cache_layout;
     cache_ = std::make_unique<KvCache>(KvCache::create(shape, {}).value());
     if (bundle->config.linear) {
       recurrent_ = HostRecurrent::create(bundle->config, state_cache_shape(bundle->config, 1, DType::f32),
-                                         {.prefill = plan->attention.linear.prefill, .decode = plan->attention.linear.decode,
-                                          .verify = plan->attention.linear_verify}, team_).value();
+                                         {.prefill = plan->attention.linear.prefill,
+                                          .decode = plan->attention.linear.decode,
+                                          .verify = plan->attention.linear_verify},
+                                         team_)
+                       .value();
     }
   }
 
@@ -115,7 +120,8 @@ TEST(DraftGolden, AStandaloneModelDraftsItsGreedyContinuation) {
   for (const auto& prompt : drafts_golden("models/tale-draft")["prompts"]) {
     const std::vector<int32_t> ids = prompt["input_ids"], greedy = prompt["greedy_ids"];
     drafting.prefill(ids, greedy[0]);
-    EXPECT_EQ(drafting.draft(ids, greedy[0]), std::vector<int32_t>(greedy.begin() + 1, greedy.begin() + 1 + kDraftSteps))
+    EXPECT_EQ(drafting.draft(ids, greedy[0]),
+              std::vector<int32_t>(greedy.begin() + 1, greedy.begin() + 1 + kDraftSteps))
         << prompt["text"];
   }
 }

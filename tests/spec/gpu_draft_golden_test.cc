@@ -1,5 +1,5 @@
-// The references of draft_golden_test.cc on a GPU, in float32: what draft heads draft, the target's rows that they read, and
-// the rows that they go on from. Skipped without a GPU.
+// The references of draft_golden_test.cc on a GPU, in float32: what draft heads draft, the target's rows that they
+// read, and the rows that they go on from. Skipped without a GPU.
 #include <gtest/gtest.h>
 
 #include "attention/hybrid.h"
@@ -38,7 +38,8 @@ class GpuDrafting {
                                                     {.max_tokens = kMaxTokens, .max_logits_rows = kMaxTokens,
                                                      .keep_hidden = draft.options.eagle && draft.target_layers.empty(),
                                                      .keep_layers = draft.target_layers}));
-    WW_ASSIGN_OR_RETURN(attention_, create_resolved_backend(plan.attention, {.team = &team_, .max_context_len = plan.context_len,
+    WW_ASSIGN_OR_RETURN(attention_, create_resolved_backend(plan.attention, {.team = &team_,
+                                                                             .max_context_len = plan.context_len,
                                                                              .page_size = kDraftPageSize}));
     KvCacheShape shape = kv_shape_of(bundle.config, plan.attention);
     shape.num_pages = kDraftPages;
@@ -50,8 +51,12 @@ class GpuDrafting {
       states_ = std::make_unique<GpuStateCache>(std::move(states));
     }
     WW_RETURN_IF_ERROR(reserve());
-    const GpuDraftSetup setup = {.max_requests = 1, .max_tokens = kMaxTokens, .max_step_proposals = kDraftSteps,
-                                 .max_pages_per_request = kDraftPages, .context_len = plan.context_len, .stream = stream_.get(),
+    const GpuDraftSetup setup = {.max_requests = 1,
+                                 .max_tokens = kMaxTokens,
+                                 .max_step_proposals = kDraftSteps,
+                                 .max_pages_per_request = kDraftPages,
+                                 .context_len = plan.context_len,
+                                 .stream = stream_.get(),
                                  .team = &team_};
     WW_ASSIGN_OR_RETURN(GpuDraftParts parts, load_gpu_draft(draft, setup));
     WW_ASSIGN_OR_RETURN(drafts_, start_gpu_drafter(draft, std::move(parts), kDraftPages, setup, *target_));
@@ -78,7 +83,9 @@ class GpuDrafting {
     const int64_t width = target_->hidden_width();
     return read(static_cast<const float*>(target_->hidden()) + row * width, width);
   }
-  std::vector<float> feature() const { return read(drafts_.model->kept(request_.slot()), target_->config().hidden_size); }
+  std::vector<float> feature() const {
+    return read(drafts_.model->kept(request_.slot()), target_->config().hidden_size);
+  }
   int32_t chosen() const {
     const std::vector<float> logits = read(logits_.as<float>(), target_->config().vocab_size);
     return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
@@ -95,7 +102,8 @@ class GpuDrafting {
     WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(8 * kMaxTokens * sizeof(int32_t), "a step"));
     WW_ASSIGN_OR_RETURN(table_, DeviceBuffer::allocate(kDraftPages * sizeof(int32_t), "a page table"));
     WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(target_->config().vocab_size * sizeof(float), "logits"));
-    return cuda_status(cudaMemcpy(table_.as<void>(), request_.pages().data(), request_.pages().size() * sizeof(int32_t), cudaMemcpyHostToDevice),
+    return cuda_status(cudaMemcpy(table_.as<void>(), request_.pages().data(), request_.pages().size() * sizeof(int32_t),
+                                  cudaMemcpyHostToDevice),
                        "a page table");
   }
 
@@ -120,7 +128,8 @@ class GpuDrafting {
     }
     batch.device.page_table = table_.as<int32_t>();
     batch.page_table_stride = kDraftPages;
-    return cuda_status(cudaMemcpy(arrays_.as<void>(), all.data(), all.size() * sizeof(int32_t), cudaMemcpyHostToDevice), "a step");
+    return cuda_status(cudaMemcpy(arrays_.as<void>(), all.data(), all.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
+                       "a step");
   }
 
   ServerArgs args_;

@@ -1,5 +1,5 @@
-// For the tests that hold draft models to references, on any device: one request on pages 1, 2, ..., what a drafter is shown of
-// it, and the heads of tests/golden/drafts.
+// For the tests that hold draft models to references, on any device: one request on pages 1, 2, ..., what a drafter is
+// shown of it, and the heads of tests/golden/drafts.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -69,14 +69,16 @@ class OneRequest {
     const ObservedRow observed = {.nodes = {}, .sampled = {&next, 1}};
     return drafter.observe(builder_, {&row, 1}, {&observed, 1});
   }
-  Result<std::vector<int32_t>> draft(Drafter& drafter, const std::vector<int32_t>& prompt, int32_t next, bool recurrent) {
+  Result<std::vector<int32_t>> draft(Drafter& drafter, const std::vector<int32_t>& prompt, int32_t next,
+                                     bool recurrent) {
     const int start = static_cast<int>(prompt.size());
     Step step = step_of({&next, 1}, start, recurrent);
     step.rows[0].max_proposals = kDraftSteps;
     std::vector<Proposal> proposals(1);
     proposals[0].tokens.assign(kDraftSteps, 0);
     builder_.build(step, proposals);
-    const DraftRow row = {.state = &state_, .start = start, .num_tokens = 1, .prefill = false, .prompt = prompt, .output = {&next, 1}};
+    const DraftRow row = {
+        .state = &state_, .start = start, .num_tokens = 1, .prefill = false, .prompt = prompt, .output = {&next, 1}};
     WW_RETURN_IF_ERROR(drafter.draft(builder_, {&row, 1}, proposals));
     return proposals[0].tokens;
   }
@@ -90,7 +92,9 @@ class OneRequest {
   DraftState state_;
 };
 
-inline nlohmann::json drafts_golden(const std::string& folder) { return nlohmann::json::parse(std::ifstream(folder + "/golden.json")); }
+inline nlohmann::json drafts_golden(const std::string& folder) {
+  return nlohmann::json::parse(std::ifstream(folder + "/golden.json"));
+}
 
 inline void expect_near(std::span<const float> got, const nlohmann::json& expected) {
   ASSERT_EQ(got.size(), expected.size());

@@ -250,7 +250,8 @@ TEST(HeadFlags, ErrorsOfItsFilesNameTheFlag) {
   args.speculative_algorithm = "EAGLE";
   args.speculative_draft_model_path = folder;
   const auto expect_flag = [&](const char* what) {
-    EXPECT_TRUE(refusal(args).message().starts_with("--speculative-draft-model-path: ")) << what << ": " << refusal(args).message();
+    EXPECT_TRUE(refusal(args).message().starts_with("--speculative-draft-model-path: "))
+        << what << ": " << refusal(args).message();
   };
   fs::create_directories(folder);
   std::ofstream(folder / "config.json") << std::string(100'000, '[');
@@ -271,7 +272,8 @@ TEST(HeadFlags, WhatDoesNotFitIsRefusedByName) {
   ServerArgs args = args_of("tests/golden/families/llama");
   args.speculative_algorithm = "NEXTN";
   EXPECT_EQ(refusal(args).field(), "--speculative-algorithm");
-  EXPECT_NE(refusal(args).message().find("model.layers.2.eh_proj.weight"), std::string::npos) << refusal(args).message();
+  EXPECT_NE(refusal(args).message().find("model.layers.2.eh_proj.weight"), std::string::npos)
+      << refusal(args).message();
   for (const char* algorithm : {"EAGLE", "EAGLE3"}) {
     args.speculative_algorithm = algorithm;
     EXPECT_EQ(refusal(args).field(), "--speculative-draft-model-path");
@@ -279,7 +281,8 @@ TEST(HeadFlags, WhatDoesNotFitIsRefusedByName) {
   args.speculative_draft_model_path = "tests/golden/families/llama";  // no such head
   EXPECT_EQ(refusal(args).field(), "--speculative-draft-model-path");
   args.speculative_draft_model_path = kDrafts + "eagle3";  // the target has two layers
-  EXPECT_NE(refusal(args).message().find("eagle_aux_hidden_state_layer_ids"), std::string::npos) << refusal(args).message();
+  EXPECT_NE(refusal(args).message().find("eagle_aux_hidden_state_layer_ids"), std::string::npos)
+      << refusal(args).message();
   args.model_path = kDrafts + "eagle3/target";
   args.speculative_token_map = "models/tale-llama/config.json";
   EXPECT_EQ(refusal(args).field(), "--speculative-token-map");

@@ -1,6 +1,6 @@
 // Every pair of request options, on every kind of attention backend, with and without speculation, in one crowd: each
-// request gets its answer, each option keeps what it promises beside any other, and the engine serves on. With speculation
-// each text is the one without.
+// request gets its answer, each option keeps what it promises beside any other, and the engine serves on. With
+// speculation each text is the one without.
 #include <cmath>
 #include <functional>
 
@@ -35,8 +35,8 @@ Ids repeated(const Ids& ids, size_t least) {
 }
 
 bool gives_logprobs(const Answer& answer) {
-  return answer.logprobs.size() == answer.ids.size() &&
-         std::all_of(answer.logprobs.begin(), answer.logprobs.end(), [](float p) { return p <= 0 && std::isfinite(p); });
+  return answer.logprobs.size() == answer.ids.size() && std::all_of(answer.logprobs.begin(), answer.logprobs.end(),
+                                                                    [](float p) { return p <= 0 && std::isfinite(p); });
 }
 
 std::vector<Option> options(ServedModel& served) {
@@ -56,18 +56,24 @@ std::vector<Option> options(ServedModel& served) {
       {"frequency_penalty", [](R r) { r.sampling.frequency_penalty = 2; }},
       {"presence_penalty", [](R r) { r.sampling.presence_penalty = -2; }},
       {"repetition_penalty", [](R r) { r.sampling.repetition_penalty = 1e-30f; }},
-      {"stop", [](R r) { r.sampling.stop = {"the"}; }, [](const Answer& a) { return a.text.find("the") == std::string::npos; }},
+      {"stop", [](R r) { r.sampling.stop = {"the"}; },
+       [](const Answer& a) { return a.text.find("the") == std::string::npos; }},
       {"stop_token_ids", [](R r) { r.sampling.stop_token_ids = {kCommonToken}; }},
       {"ignore_eos", [](R r) { r.sampling.ignore_eos = true; }},
       {"min_new_tokens", [](R r) { r.sampling.min_new_tokens = 3; }},
       {"max_new_tokens 1", [](R r) { r.sampling.max_new_tokens = r.sampling.min_new_tokens = 1; },
        [](const Answer& a) { return a.ids.size() == 1; }},
-      {"logit_bias", [](R r) { r.sampling.logit_bias = {{kCommonToken, -100.0f}, {kCommonToken + 2, 100.0f}}; }},
+      {"logit_bias",
+       [](R r) {
+         r.sampling.logit_bias = {{kCommonToken, -100.0f}, {kCommonToken + 2, 100.0f}};
+       }},
       {"allowed_token_ids", [even](R r) { r.sampling.allowed_token_ids = even; },
        [](const Answer& a) { return std::all_of(a.ids.begin(), a.ids.end(), [](int32_t id) { return id % 2 == 0; }); }},
-      {"bad_words", [](R r) { r.sampling.bad_words = {{kCommonToken}}; }, [](const Answer& a) { return lacks(a, kCommonToken); }},
+      {"bad_words", [](R r) { r.sampling.bad_words = {{kCommonToken}}; },
+       [](const Answer& a) { return lacks(a, kCommonToken); }},
       {"grammar", [regex](R r) { r.sampling.grammar = regex; }},
-      {"logprobs", [](R r) { r.return_logprob = true, r.top_logprobs_num = 3, r.logprob_start_len = 0; }, gives_logprobs},
+      {"logprobs", [](R r) { r.return_logprob = true, r.top_logprobs_num = 3, r.logprob_start_len = 0; },
+       gives_logprobs},
       {"hidden states", [](R r) { r.states = StateWish::last; }},
       {"whole", [](R r) { r.stream = false; }},
       {"cache_salt", [](R r) { r.cache_salt = "tenant"; }},
@@ -207,14 +213,16 @@ TEST_P(OptionPairs, AbortedOnesLeaveTheOthersAlone) {
 
 std::string name_of(const testing::TestParamInfo<Setting>& info) {
   const Setting& s = info.param;
-  std::string name = std::string(s.backend) + "_" + (*s.algorithm == '\0' ? "plain" : s.algorithm) + "_" + std::to_string(s.topk);
+  std::string name =
+      std::string(s.backend) + "_" + (*s.algorithm == '\0' ? "plain" : s.algorithm) + "_" + std::to_string(s.topk);
   return name + (s.mixed ? "_mixed" : "") + (s.deterministic ? "_deterministic" : "") + (s.adaptive ? "_adaptive" : "");
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, OptionPairs,
-                         testing::Values(Setting{"torch_native", ""}, Setting{"torch_native", "NGRAM"}, Setting{"triton", ""},
-                                         Setting{"triton", "NGRAM", 1, true}, Setting{"flex_attention", ""},
-                                         Setting{"intel_amx", "EAGLE", 4}, Setting{"torch_native", "EAGLE", 3, true},
+                         testing::Values(Setting{"torch_native", ""}, Setting{"torch_native", "NGRAM"},
+                                         Setting{"triton", ""}, Setting{"triton", "NGRAM", 1, true},
+                                         Setting{"flex_attention", ""}, Setting{"intel_amx", "EAGLE", 4},
+                                         Setting{"torch_native", "EAGLE", 3, true},
                                          Setting{"intel_amx", "EAGLE", 1, false, true},
                                          Setting{"intel_amx", "EAGLE", 1, true, false, true}),
                          name_of);

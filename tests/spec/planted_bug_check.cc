@@ -1,4 +1,5 @@
-// What speculation must keep, checked in a few seconds: the texts of all kinds of requests, and how many guesses are right.
+// What speculation must keep, checked in a few seconds: the texts of all kinds of requests, and how many guesses are
+// right.
 //
 //   planted_bug_check [--expect-failure]     succeeds when all is kept; or, for planted bugs, when something is not
 //
@@ -22,7 +23,8 @@ struct Setting {
   int page_size;
   double least_accepted;  // tokens a step
 };
-// Three steps each; measured on sound code: 1.912, 1.934, 2.854, 2.947, 1.701, 2.062. Requests that end, and grammars, cost some.
+// Three steps each; measured on sound code: 1.912, 1.934, 2.854, 2.947, 1.701, 2.062. Requests that end, and grammars,
+// cost some.
 constexpr Setting kSettings[] = {{"EAGLE", "models/tale-eagle", 1, 16, 1.88},
                                  {"EAGLE", "models/tale-eagle", 4, 16, 1.90},
                                  {"STANDALONE", "models/tale-llama", 1, 16, 2.80},

@@ -102,36 +102,42 @@ INSTANTIATE_TEST_SUITE_P(Ngram, SpeculationServing,
                          testing::Values(Setting{"NGRAM", 1, "auto", 10}, Setting{"NGRAM", 16, "auto", 4, 24},
                                          Setting{"NGRAM", 64, "auto", 1}, Setting{"NGRAM", 16, "auto", 10, 0, false}));
 
-INSTANTIATE_TEST_SUITE_P(
-    Standalone, SpeculationServing,
-    testing::Values(Setting{"STANDALONE", 1, "auto", 1, 0, true, 4}, Setting{"STANDALONE", 16, "auto", 4, 8, true, 5},
-                    Setting{"STANDALONE", 64, "auto", 1, 0, false, 7}, Setting{"STANDALONE", 64, "auto", 3, 16, true, 4}));
+INSTANTIATE_TEST_SUITE_P(Standalone, SpeculationServing,
+                         testing::Values(Setting{"STANDALONE", 1, "auto", 1, 0, true, 4},
+                                         Setting{"STANDALONE", 16, "auto", 4, 8, true, 5},
+                                         Setting{"STANDALONE", 64, "auto", 1, 0, false, 7},
+                                         Setting{"STANDALONE", 64, "auto", 3, 16, true, 4}));
 
-INSTANTIATE_TEST_SUITE_P(
-    Eagle, SpeculationServing,
-    testing::Values(Setting{"EAGLE", 1, "auto", 1, 0, true, 4}, Setting{"EAGLE", 16, "auto", 4, 8, true, 5},
-                    Setting{"EAGLE", 64, "auto", 1, 0, false, 7}, Setting{"EAGLE", 64, "auto", 3, 16, true, 4},
-                    Setting{"EAGLE", 1, "auto", 8, 40, true, 3}, Setting{"EAGLE", 16, "auto", 4, 8, true, 3, "torch_native"},
-                    Setting{"EAGLE", 16, "auto", 1, 0, true, 1}));
+INSTANTIATE_TEST_SUITE_P(Eagle, SpeculationServing,
+                         testing::Values(Setting{"EAGLE", 1, "auto", 1, 0, true, 4},
+                                         Setting{"EAGLE", 16, "auto", 4, 8, true, 5},
+                                         Setting{"EAGLE", 64, "auto", 1, 0, false, 7},
+                                         Setting{"EAGLE", 64, "auto", 3, 16, true, 4},
+                                         Setting{"EAGLE", 1, "auto", 8, 40, true, 3},
+                                         Setting{"EAGLE", 16, "auto", 4, 8, true, 3, "torch_native"},
+                                         Setting{"EAGLE", 16, "auto", 1, 0, true, 1}));
 #else
-INSTANTIATE_TEST_SUITE_P(
-    Ngram, SpeculationServing,
-    testing::Values(Setting{"NGRAM", 1, "auto", 10}, Setting{"NGRAM", 16, "auto", 4, 24}, Setting{"NGRAM", 64, "auto", 1},
-                    Setting{"NGRAM", 1, "fp8_e4m3", 1}, Setting{"NGRAM", 16, "fp8_e5m2", 10, 0, false},
-                    Setting{"NGRAM", 64, "fp4_e2m1", 10}, Setting{"NGRAM", 16, "bf16", 10}));
+INSTANTIATE_TEST_SUITE_P(Ngram, SpeculationServing,
+                         testing::Values(Setting{"NGRAM", 1, "auto", 10}, Setting{"NGRAM", 16, "auto", 4, 24},
+                                         Setting{"NGRAM", 64, "auto", 1}, Setting{"NGRAM", 1, "fp8_e4m3", 1},
+                                         Setting{"NGRAM", 16, "fp8_e5m2", 10, 0, false},
+                                         Setting{"NGRAM", 64, "fp4_e2m1", 10}, Setting{"NGRAM", 16, "bf16", 10}));
 
-INSTANTIATE_TEST_SUITE_P(
-    Standalone, SpeculationServing,
-    testing::Values(Setting{"STANDALONE", 1, "auto", 1, 0, true, 4}, Setting{"STANDALONE", 16, "auto", 4, 8, true, 5},
-                    Setting{"STANDALONE", 64, "fp8_e4m3", 3, 16, true, 4}, Setting{"STANDALONE", 1, "fp4_e2m1", 2, 4},
-                    Setting{"STANDALONE", 16, "bf16", 1, 0, false, 1}, Setting{"STANDALONE", 64, "fp8_e5m2", 1, 0, true, 7}));
+INSTANTIATE_TEST_SUITE_P(Standalone, SpeculationServing,
+                         testing::Values(Setting{"STANDALONE", 1, "auto", 1, 0, true, 4},
+                                         Setting{"STANDALONE", 16, "auto", 4, 8, true, 5},
+                                         Setting{"STANDALONE", 64, "fp8_e4m3", 3, 16, true, 4},
+                                         Setting{"STANDALONE", 1, "fp4_e2m1", 2, 4},
+                                         Setting{"STANDALONE", 16, "bf16", 1, 0, false, 1},
+                                         Setting{"STANDALONE", 64, "fp8_e5m2", 1, 0, true, 7}));
 
 INSTANTIATE_TEST_SUITE_P(
     Eagle, SpeculationServing,
     testing::Values(Setting{"EAGLE", 1, "auto", 1, 0, true, 4}, Setting{"EAGLE", 16, "auto", 4, 8, true, 5},
                     Setting{"EAGLE", 64, "fp8_e4m3", 3, 16, true, 4}, Setting{"EAGLE", 1, "fp4_e2m1", 2, 4},
                     Setting{"EAGLE", 16, "bf16", 1, 0, false, 1}, Setting{"EAGLE", 64, "fp8_e5m2", 1, 0, true, 7},
-                    Setting{"EAGLE", 1, "bf16", 8, 40, true, 3}, Setting{"EAGLE", 16, "auto", 4, 8, true, 3, "torch_native"}));
+                    Setting{"EAGLE", 1, "bf16", 8, 40, true, 3},
+                    Setting{"EAGLE", 16, "auto", 4, 8, true, 3, "torch_native"}));
 #endif  // WW_TEST_ON_GPU
 
 #ifdef WW_TEST_ON_GPU
@@ -250,7 +256,8 @@ std::string damaged_head(Damage damage) {
   std::memcpy(&header, bytes.data(), sizeof(header));
   std::mt19937 rng(9);
   for (size_t i = sizeof(header) + header; i + 1 < bytes.size(); i += 2) {
-    const uint16_t value = damage == Damage::nan ? 0x7fc0 : static_cast<uint16_t>(0x3c00 + rng() % 0x200 + (rng() % 2 << 15));
+    const uint16_t value =
+        damage == Damage::nan ? 0x7fc0 : static_cast<uint16_t>(0x3c00 + rng() % 0x200 + (rng() % 2 << 15));
     std::memcpy(bytes.data() + i, &value, sizeof(value));
   }
   std::ofstream(folder / "model.safetensors", std::ios::binary) << bytes;
@@ -366,8 +373,8 @@ TEST(RightDrafts, AreAllKept) {
   std::vector<GenerateRequest> asked;
   for (GenerateRequest& request : questions(plain)) {
     const SamplingParams& sampling = request.sampling;
-    const bool edited = sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 || !sampling.logit_bias.empty() ||
-                        sampling.grammar != nullptr || sampling.min_new_tokens > 0;
+    const bool edited = sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 ||
+                        !sampling.logit_bias.empty() || sampling.grammar != nullptr || sampling.min_new_tokens > 0;
     if (sampling.temperature == 0 && !edited) asked.push_back(request);
   }
   const auto expected = ask(plain, asked);

@@ -48,7 +48,8 @@ bool keeps(bool trees, ServedModel& plain) {
   const auto answers = ask(served, turns, 12);
   const bool goes_on = answers == ask(plain, turns, 12);
   bool cached = true;  // else no checkpoint was tried
-  for (size_t i = 0; i < turns.size(); ++i) cached &= answers[i].cached_tokens > static_cast<int>(prompts[i].size()) + 20;
+  for (size_t i = 0; i < turns.size(); ++i)
+    cached &= answers[i].cached_tokens > static_cast<int>(prompts[i].size()) + 20;
   std::printf("%s: texts %s, next turns %s, %s\n", trees ? "trees" : "chains", same ? "are kept" : "CHANGED",
               goes_on ? "too" : "CHANGED", cached ? "from checkpoints" : "WITHOUT CHECKPOINTS");
   return same && goes_on && cached && proposer.proposed > 100;

@@ -42,6 +42,33 @@ def runtime_calls(root):
             elif calls < allowed:
                 yield f"{path} calls CUDA's runtime {calls} times: say so in RUNTIME_CALLS_LEFT, which has {allowed}"
 
+MAX_COLUMNS = 120
+# Tables of one row a line, what is written by tools, texts of other languages, and folders whose lines are still to be cut.
+WIDE = ("src/flags/flag_table.cc", "src/flags/known_flags", "src/grammar/schema_formats.cc", "src/cli/loading_routes.cc",
+        "src/attention/cuda/wgmma", "src/attention/backends/flex_attention/cuda_source.cc", "src/linear/", "src/ops/cuda/",
+        "src/sample/", "src/server/", "src/engine/gpu_runner", "src/engine/step_trace.cc")
+MAX_LINES = 500
+LONG = ("src/attention/cuda/wgmma.h", "src/attention/cuda/wgmma_wide.h")  # written by tools/generate_wgmma.py
+
+
+def sizes(root):
+    """Lines of C++ that are too wide, and files that are too long; tests quote other languages as they are."""
+    for part in ("include", "src"):
+        for folder, _, files in sorted(os.walk(os.path.join(root, part))):
+            for name in sorted(files):
+                path = os.path.relpath(os.path.join(folder, name), root)
+                if not name.endswith((".h", ".cc", ".cu", ".cuh")):
+                    continue
+                with open(os.path.join(root, path), encoding="utf-8") as f:
+                    lines = f.read().split("\n")
+                if len(lines) - 1 > MAX_LINES and path not in LONG:
+                    yield f"{path} has {len(lines) - 1} lines, at most {MAX_LINES} are allowed"
+                if path.startswith(WIDE) or name.endswith(("_test.cc", "_fuzz.cc")) or "testing" in path:
+                    continue
+                for number, line in enumerate(lines, 1):
+                    if len(line) > MAX_COLUMNS and 'R"' not in line:
+                        yield f"{path}:{number} has {len(line)} columns, at most {MAX_COLUMNS} are allowed"
+
 
 def included(path):
     with open(path, encoding="utf-8") as f:
@@ -79,7 +106,7 @@ def main():
             lines = len(f.readlines())
         if lines > MAX_README_LINES:
             broken.append(f"{readme} has {lines} lines, at most {MAX_README_LINES} are allowed")
-    broken += runtime_calls(root)
+    broken += [*runtime_calls(root), *sizes(root)]
     print("\n".join(broken) or "structure: every rule holds")
     return 1 if broken else 0
 

@@ -21,8 +21,9 @@ struct LinearOptions {
   uint64_t stream;
 };
 
-void linear_attention(Context& context, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v, const LinearGates& gates,
-                      const Tensor& state, const Tensor& out, const std::optional<Ints>& q_indptr, const std::optional<Ints>& slots,
+void linear_attention(Context& context, const ConstTensor& q, const ConstTensor& k, const ConstTensor& v,
+                      const LinearGates& gates, const Tensor& state, const Tensor& out,
+                      const std::optional<Ints>& q_indptr, const std::optional<Ints>& slots,
                       const LinearOptions& options) {
   const View q_view(q), k_view(k), v_view(v), state_view(state), out_view(out);
   const OptionalView g(gates.g), beta(gates.beta), a(gates.a), b(gates.b), a_log(gates.a_log), dt_bias(gates.dt_bias);
@@ -33,14 +34,16 @@ void linear_attention(Context& context, const ConstTensor& q, const ConstTensor&
   args.a_log = a_log.get(), args.dt_bias = dt_bias.get();
   args.state = state_view.get(), args.out = out_view.get();
   if (q_indptr) {
-    if (q_indptr->size() == 0) throw nb::value_error("q_indptr: is empty, needs one entry more than there are requests");
+    if (q_indptr->size() == 0)
+      throw nb::value_error("q_indptr: is empty, needs one entry more than there are requests");
     args.q_indptr = q_indptr->data();
     args.num_requests = static_cast<int32_t>(q_indptr->size() - 1);
   } else {
     args.num_requests = static_cast<int32_t>(q.ndim() > 0 ? q.shape(0) : 0);
   }
   if (slots) {
-    if (slots->size() != static_cast<size_t>(args.num_requests)) throw nb::value_error("slots: needs one entry for each request");
+    if (slots->size() != static_cast<size_t>(args.num_requests))
+      throw nb::value_error("slots: needs one entry for each request");
     args.slots = slots->data();
   }
   args.from_zeros = options.from_zeros, args.l2norm = options.l2norm, args.exact = options.exact;
@@ -59,17 +62,18 @@ void linear_attention(Context& context, const ConstTensor& q, const ConstTensor&
 void bind_linear_attention(nb::module_& m) {
   m.def(
       "linear_attention",
-      [](Context& context, ConstTensor q, ConstTensor k, ConstTensor v, Tensor state, Tensor out, std::optional<ConstTensor> g,
-         std::optional<ConstTensor> beta, std::optional<ConstTensor> a, std::optional<ConstTensor> b, std::optional<ConstTensor> a_log,
-         std::optional<ConstTensor> dt_bias, std::optional<Ints> q_indptr, std::optional<Ints> slots, bool kda, bool from_zeros,
-         bool l2norm, bool exact, float l2norm_eps, float scale, uint64_t stream) {
+      [](Context& context, ConstTensor q, ConstTensor k, ConstTensor v, Tensor state, Tensor out,
+         std::optional<ConstTensor> g, std::optional<ConstTensor> beta, std::optional<ConstTensor> a,
+         std::optional<ConstTensor> b, std::optional<ConstTensor> a_log, std::optional<ConstTensor> dt_bias,
+         std::optional<Ints> q_indptr, std::optional<Ints> slots, bool kda, bool from_zeros, bool l2norm, bool exact,
+         float l2norm_eps, float scale, uint64_t stream) {
         linear_attention(context, q, k, v, {g, beta, a, b, a_log, dt_bias}, state, out, q_indptr, slots,
                          {kda, from_zeros, l2norm, exact, l2norm_eps, scale, stream});
       },
       "context"_a, "q"_a, "k"_a, "v"_a, "state"_a, "out"_a, nb::kw_only(), "g"_a = nb::none(), "beta"_a = nb::none(),
-      "a"_a = nb::none(), "b"_a = nb::none(), "a_log"_a = nb::none(), "dt_bias"_a = nb::none(), "q_indptr"_a = nb::none(),
-      "slots"_a = nb::none(), "kda"_a = false, "from_zeros"_a = false, "l2norm"_a = false, "exact"_a = false,
-      "l2norm_eps"_a = 0.0f, "scale"_a = 0.0f, "stream"_a = 0);
+      "a"_a = nb::none(), "b"_a = nb::none(), "a_log"_a = nb::none(), "dt_bias"_a = nb::none(),
+      "q_indptr"_a = nb::none(), "slots"_a = nb::none(), "kda"_a = false, "from_zeros"_a = false, "l2norm"_a = false,
+      "exact"_a = false, "l2norm_eps"_a = 0.0f, "scale"_a = 0.0f, "stream"_a = 0);
 }
 
 }  // namespace warpweave::python

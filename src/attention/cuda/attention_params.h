@@ -57,7 +57,9 @@ inline int first_visible(int kv_len, int q_len, int window_left) {
 // Whether pages can be copied in boxes of at least this many tokens, none of which crosses a page, as the decode kernel
 // for fp4 does (sm90_fp4_decode.cuh). Boxes of 8 take it 7 % longer than the one without them.
 inline constexpr int kLeastBoxTokens = 16;
-inline bool copied_in_boxes(const AttentionParams& p) { return p.page_size % kLeastBoxTokens == 0 && p.window_left < 0; }
+inline bool copied_in_boxes(const AttentionParams& p) {
+  return p.page_size % kLeastBoxTokens == 0 && p.window_left < 0;
+}
 
 // ---- split-KV decode ---------------------------------------------------------------------------
 // The work is the line of all (request, kv head) pairs, each of its number of kDecodeTileTokens

@@ -1,5 +1,5 @@
-// The sorted tiles of prefill (ExtendItem), and the blocks of K and V to copy for them, by one CTA. For plan.cu, and for
-// its test, which runs it on the host.
+// The sorted tiles of prefill (ExtendItem), and the blocks of K and V to copy for them, by one CTA. For plan.cu, and
+// for its test, which runs it on the host.
 #pragma once
 
 #include "attention/cuda/block_scan.cuh"

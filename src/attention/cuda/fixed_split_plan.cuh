@@ -1,5 +1,5 @@
-// The plan of fixed splits (plan_input.h), by one CTA: pieces, where each ends in the line, the workers' runs. For plan.cu,
-// and for its test, which runs it on the host.
+// The plan of fixed splits (plan_input.h), by one CTA: pieces, where each ends in the line, the workers' runs. For
+// plan.cu, and for its test, which runs it on the host.
 #pragma once
 
 #include "attention/cuda/block_scan.cuh"
@@ -40,7 +40,8 @@ __device__ int make_pieces(const PlanInput& in, const FixedSplitPlan& plan, long
     __syncthreads();
     for (int r = warp; r < min(kPlanThreads, in.num_requests - chunk); r += kPlanThreads / 32) {
 #pragma unroll 1
-      for (int i = lane; i < counts[r]; i += 32) plan.pieces[ends[r] - counts[r] + i] = make_piece(in, plan, chunk + r, i);
+      for (int i = lane; i < counts[r]; i += 32)
+        plan.pieces[ends[r] - counts[r] + i] = make_piece(in, plan, chunk + r, i);
     }
     base = ends[kPlanThreads - 1];
     __syncthreads();

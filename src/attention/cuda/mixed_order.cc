@@ -14,8 +14,8 @@ constexpr double kTilesStartUs = 9, kTileUs = 2.5, kTileTokenUs = 0.0113;
 constexpr double kDecodeStartUs = 5, kDecodeBesideUs = 5, kMemoryBytesPerUs = 4.35e6, kSmBytesPerUs = 65e3;
 // How fast tiles are while decode draws all of memory's speed: more so, the more SMs they have.
 constexpr double kTileSpeedBeside = 0.2;
-// What it must save. In a server of 64 or 256 requests, at its power limit, savings of 4 to 14 % (layers alone) gave 0.6 %
-// fewer tokens, not more.
+// What it must save. In a server of 64 or 256 requests, at its power limit, savings of 4 to 14 % (layers alone) gave
+// 0.6 % fewer tokens, not more.
 constexpr double kLeastSaving = 0.25;
 // SMs go in such steps, so that decode workers can take eight kv heads side by side (heads_abreast).
 constexpr int kSmStep = 4;

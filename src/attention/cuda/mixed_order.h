@@ -1,5 +1,5 @@
-// How the decode rows of a batch and the tiles of its prompts share the SMs. An estimate from the lengths, with constants
-// of the H200 (docs/gpu-tuning.md has the measurements that it is held to). Pure, and nothing of CUDA in it.
+// How the decode rows of a batch and the tiles of its prompts share the SMs. An estimate from the lengths, with
+// constants of the H200 (docs/gpu-tuning.md has the measurements that it is held to). Pure, and nothing of CUDA in it.
 #pragma once
 
 #include "batch/forward_batch.h"

@@ -1,4 +1,5 @@
-// How decode rows and tiles share the SMs, held to measured layers of Llama-3.1-8B's shape on an H200 (docs/gpu-tuning.md).
+// How decode rows and tiles share the SMs, held to measured layers of Llama-3.1-8B's shape on an H200
+// (docs/gpu-tuning.md).
 #include "attention/cuda/mixed_order.h"
 
 #include <gtest/gtest.h>
@@ -40,7 +41,8 @@ struct Batch {
 
 constexpr std::array<int, 10> kTileSms = {4, 8, 12, 16, 24, 32, 44, 56, 72, 88};
 
-// us of a layer's attention, one kernel after the other, with decode first, and side by side with so many SMs for the tiles.
+// us of a layer's attention, one kernel after the other, with decode first, and side by side with so many SMs for the
+// tiles.
 struct Measured {
   int decode_rows, decode_tokens;
   std::vector<Prompt> prompts;
@@ -53,7 +55,8 @@ struct Measured {
     if (shares.tile_sms >= kTileSms.back()) return side_by_side_us.back();
     const auto above = std::lower_bound(kTileSms.begin(), kTileSms.end(), shares.tile_sms) - kTileSms.begin();
     if (kTileSms[above] == shares.tile_sms) return side_by_side_us[above];
-    const double part = static_cast<double>(shares.tile_sms - kTileSms[above - 1]) / (kTileSms[above] - kTileSms[above - 1]);
+    const double part =
+        static_cast<double>(shares.tile_sms - kTileSms[above - 1]) / (kTileSms[above] - kTileSms[above - 1]);
     return side_by_side_us[above - 1] + part * (side_by_side_us[above] - side_by_side_us[above - 1]);
   }
 };
@@ -84,21 +87,60 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Measured{64, 1150, {{192, 1000}}, 95.3, 86.7, {213.1, 133.9, 111.0, 99.4, 83.6, 79.2, 78.3, 78.4, 86.4, 108.0}},
         Measured{64, 1150, {{64, 1000}}, 94.5, 86.1, {107.1, 81.2, 78.0, 79.0, 79.3, 78.7, 78.0, 76.5, 84.3, 106.5}},
-        Measured{64, 1150, {{448, 1000}}, 96.1, 87.5, {391.3, 222.0, 169.7, 143.5, 111.2, 90.3, 80.7, 80.7, 89.1, 109.7}},
-        Measured{176, 1090, {{1024, 1024}, {848, 1024}}, 229.1, 214.2,
+        Measured{
+            64, 1150, {{448, 1000}}, 96.1, 87.5, {391.3, 222.0, 169.7, 143.5, 111.2, 90.3, 80.7, 80.7, 89.1, 109.7}},
+        Measured{176,
+                 1090,
+                 {{1024, 1024}, {848, 1024}},
+                 229.1,
+                 214.2,
                  {1220.4, 641.0, 468.2, 383.6, 277.5, 219.7, 205.4, 205.9, 224.0, 280.6}},
-        Measured{100, 1090, {{1024, 1024}, {924, 1024}}, 165.9, 145.6,
+        Measured{100,
+                 1090,
+                 {{1024, 1024}, {924, 1024}},
+                 165.9,
+                 145.6,
                  {1216.1, 610.6, 446.5, 372.6, 264.7, 210.5, 157.6, 125.6, 137.1, 176.8}},
-        Measured{3, 1090, {{1021, 1021}, {1024, 1024}}, 57.1, 48.0,
+        Measured{3,
+                 1090,
+                 {{1021, 1021}, {1024, 1024}},
+                 57.1,
+                 48.0,
                  {1078.5, 548.9, 391.9, 280.3, 208.5, 148.0, 111.7, 107.5, 75.2, 68.4}},
         Measured{8, 1150, {{120, 600}}, 35.9, 30.6, {93.2, 56.3, 45.6, 38.9, 37.2, 27.4, 25.1, 24.7, 23.2, 22.5}},
-        Measured{16, 4000, {{112, 8000}}, 161.2, 150.1, {762.3, 402.8, 309.3, 230.1, 221.1, 132.3, 128.2, 120.0, 110.0, 101.4}},
+        Measured{16,
+                 4000,
+                 {{112, 8000}},
+                 161.2,
+                 150.1,
+                 {762.3, 402.8, 309.3, 230.1, 221.1, 132.3, 128.2, 120.0, 110.0, 101.4}},
         Measured{32, 1150, {{224, 1000}}, 62.9, 55.2, {241.3, 136.3, 104.8, 84.1, 67.3, 55.4, 52.2, 50.5, 50.1, 59.0}},
-        Measured{128, 1150, {{128, 1000}}, 159.0, 146.5, {195.3, 142.3, 142.2, 144.9, 149.2, 144.3, 147.5, 142.8, 154.2, 202.0}},
-        Measured{256, 1090, {{234, 1024}}, 289.9, 280.6, {335.8, 280.5, 284.2, 286.2, 299.2, 287.9, 296.2, 282.0, 314.6, 403.5}},
-        Measured{250, 1150, {{6, 1000}}, 292.9, 277.1, {277.6, 282.6, 283.7, 288.3, 298.0, 286.7, 291.8, 283.7, 304.7, 395.3}},
-        Measured{8, 1150, {{2040, 2040}}, 82.8, 78.4, {1756.9, 908.4, 647.1, 468.8, 327.8, 241.2, 179.0, 154.3, 119.5, 95.9}},
-        Measured{60, 1150, {{452, 700}}, 87.9, 80.1, {320.3, 186.9, 140.7, 123.8, 99.9, 88.0, 76.3, 77.0, 84.0, 104.6}}));
+        Measured{128,
+                 1150,
+                 {{128, 1000}},
+                 159.0,
+                 146.5,
+                 {195.3, 142.3, 142.2, 144.9, 149.2, 144.3, 147.5, 142.8, 154.2, 202.0}},
+        Measured{256,
+                 1090,
+                 {{234, 1024}},
+                 289.9,
+                 280.6,
+                 {335.8, 280.5, 284.2, 286.2, 299.2, 287.9, 296.2, 282.0, 314.6, 403.5}},
+        Measured{250,
+                 1150,
+                 {{6, 1000}},
+                 292.9,
+                 277.1,
+                 {277.6, 282.6, 283.7, 288.3, 298.0, 286.7, 291.8, 283.7, 304.7, 395.3}},
+        Measured{8,
+                 1150,
+                 {{2040, 2040}},
+                 82.8,
+                 78.4,
+                 {1756.9, 908.4, 647.1, 468.8, 327.8, 241.2, 179.0, 154.3, 119.5, 95.9}},
+        Measured{
+            60, 1150, {{452, 700}}, 87.9, 80.1, {320.3, 186.9, 140.7, 123.8, 99.9, 88.0, 76.3, 77.0, 84.0, 104.6}}));
 
 TEST(MixedOrder, EachHasSmsOfItsOwn) {
   for (const int rows : {12, 16, 30}) {

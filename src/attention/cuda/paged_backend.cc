@@ -141,7 +141,8 @@ Status PagedCudaBackend::prepare() {
     WW_ASSIGN_OR_RETURN(plan.workers, DeviceBuffer::allocate(workers * sizeof(DecodeWorker), "attention plan"));
   }
   if (kernels_.short_layout != nullptr && !deterministic_) {
-    WW_ASSIGN_OR_RETURN(short_workspace_, DeviceBuffer::allocate(kernels_.short_workspace_bytes(sms), "attention partials"));
+    WW_ASSIGN_OR_RETURN(short_workspace_,
+                        DeviceBuffer::allocate(kernels_.short_workspace_bytes(sms), "attention partials"));
     for (ShortPlan& plan : short_plans_) {
       WW_ASSIGN_OR_RETURN(plan.workers, DeviceBuffer::allocate(workers * sizeof(DecodeWorker), "attention plan"));
     }
@@ -235,7 +236,8 @@ Status PagedCudaBackend::forward_mixed(const ForwardBatch& batch, const KernelSh
   if (shares.order == MixedOrder::decode_first) {
     work.others_beside = work.plan_is_older;
     WW_RETURN_IF_ERROR(launch_decode(batch, decode));
-    return run_extend(batch, shape, p, layout, {work.others_beside ? shares.order : MixedOrder::apart, shares.tile_sms});
+    return run_extend(batch, shape, p, layout,
+                      {work.others_beside ? shares.order : MixedOrder::apart, shares.tile_sms});
   }
   WW_RETURN_IF_ERROR(run_extend(batch, shape, p, layout, shares));
   if (shares.order == MixedOrder::side_by_side) {
@@ -263,8 +265,8 @@ SmShares PagedCudaBackend::shares_of(const ForwardBatch& batch, const KernelShap
                            .decode_q_len = p.decode_q_len});
 }
 
-auto PagedCudaBackend::plan_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len, int num_sms)
-    -> Result<PlannedDecode> {
+auto PagedCudaBackend::plan_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
+                                   int num_sms) -> Result<PlannedDecode> {
   const bool boxed = has_tensor_copies() && copied_in_boxes(p) && q_len == 1 && p.group <= kBoxedGroup;
   shape.head_pairs &= p.num_requests >= (boxed ? kBoxedHeadPairRequests : kHeadPairRequests);
   const int rows = q_len * p.group;
@@ -292,7 +294,8 @@ auto PagedCudaBackend::plan_decode(const ForwardBatch& batch, KernelShape shape,
 }
 
 Status PagedCudaBackend::launch_decode(const ForwardBatch& batch, const PlannedDecode& planned) {
-  return cuda_status(kernels_.decode(planned.shape, planned.params, planned.launch, stream_of(batch)), "decode attention");
+  return cuda_status(kernels_.decode(planned.shape, planned.params, planned.launch, stream_of(batch)),
+                     "decode attention");
 }
 
 Status PagedCudaBackend::run_short(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,

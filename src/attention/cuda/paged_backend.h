@@ -6,7 +6,8 @@
 // replay plans for itself and costs the host nothing. Memory is allocated at creation and, outside
 // graphs, when a larger batch than before arrives. One stream at a time, as AttentionBackend says.
 // Requests of one query token go to the split-KV decode kernel even in a mixed batch, others there to the tiled
-// kernel; batches of short requests (drafts) to the decode kernel of several rows, or to a family's own kernel for them.
+// kernel; batches of short requests (drafts) to the decode kernel of several rows, or to a family's own kernel for
+// them.
 //
 // K and V on small pages are copied for prefill where the copies are read often enough (ExtendCopies), into
 // memory that grows as batches need it, to at most 768 MiB; without it, and inside graphs, whose lengths are not
@@ -38,7 +39,8 @@ struct KernelShape {
   ElementType element = ElementType::bf16;
   KvType kv = KvType::same16;
   int head_dim = 128;
-  bool head_pairs = false;  // kv heads are even in number, a token's stand side by side, pairs at multiples of their size
+  bool head_pairs =
+      false;  // kv heads are even in number, a token's stand side by side, pairs at multiples of their size
 };
 
 // What a decode launch of `rows` rows a request (query tokens * group) takes; rows 0: not run.
@@ -170,14 +172,16 @@ class PagedCudaBackend : public AttentionBackend {
   Status forward_mixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p);
   SmShares shares_of(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                      const ExtendLayout& layout) const;
-  Result<PlannedDecode> plan_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len, int num_sms);
+  Result<PlannedDecode> plan_decode(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len,
+                                    int num_sms);
   Status launch_decode(const ForwardBatch& batch, const PlannedDecode& planned);
   Status run_extend(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                     ExtendLayout layout, const SmShares& shares);
   Result<int> copy_blocks(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                           const ExtendLayout& layout);
   ExtendCopies copies_of(const ExtendPlan& plan, const KernelShape& shape, const AttentionParams& p) const;
-  Status run_short(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p, const ShortLayout& layout);
+  Status run_short(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
+                   const ShortLayout& layout);
   Status retire(DeviceBuffer& memory, cudaStream_t stream);
   Status reserve_fixed(FixedPlan& plan, int pieces);
   Status run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len);

@@ -15,7 +15,8 @@ cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, in
   return cudaPeekAtLastError();
 }
 
-cudaError_t launch_whole_pairs_plan(const PlanInput& input, DecodeWorker* workers, int num_workers, cudaStream_t stream) {
+cudaError_t launch_whole_pairs_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
+                                    cudaStream_t stream) {
   whole_pairs_plan<<<1, kPlanThreads, 0, stream>>>(input, workers, num_workers);
   return cudaPeekAtLastError();
 }

@@ -12,9 +12,10 @@ namespace warpweave::cuda {
 cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
                                cudaStream_t stream);
 
-// The same without cuts: each pair of a request and one of num_kv_heads is one worker's. Requests see all of their tokens up to
-// their own (no window); the kernel's heads are not taken abreast.
-cudaError_t launch_whole_pairs_plan(const PlanInput& input, DecodeWorker* workers, int num_workers, cudaStream_t stream);
+// The same without cuts: each pair of a request and one of num_kv_heads is one worker's. Requests see all of their
+// tokens up to their own (no window); the kernel's heads are not taken abreast.
+cudaError_t launch_whole_pairs_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
+                                    cudaStream_t stream);
 
 // Lists the tiles of `tile_rows` rows, `rows_per_token` rows a query token, longest KV range first.
 // `items` holds at least sum(ceil(q_len * rows_per_token / tile_rows)) entries.

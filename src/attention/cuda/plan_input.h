@@ -27,8 +27,8 @@ struct PlanInput {
   ExtendCopies copies;         // for the extend plan to fill in, where max_blocks is not 0
 };
 
-// How many neighbouring kv heads as many neighbouring workers of the decode plan take side by side (DecodeWorker): up to
-// kMaxHeadsAbreast, of which the kv heads are a multiple and the workers nearly so.
+// How many neighbouring kv heads as many neighbouring workers of the decode plan take side by side (DecodeWorker): up
+// to kMaxHeadsAbreast, of which the kv heads are a multiple and the workers nearly so.
 constexpr int kMaxHeadsAbreast = 8;
 inline int heads_abreast(int num_kv_heads, int num_workers) {
   for (int heads = kMaxHeadsAbreast; heads > 1; --heads) {

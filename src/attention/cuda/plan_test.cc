@@ -116,7 +116,8 @@ void expect_whole(const Batch& batch, const PlanInput& in, const std::vector<Dec
       const auto [pair_begin, pair_end] = line.pair(begin);
       ASSERT_EQ(workers[w].first_pair_begin, owner(pair_begin)) << "worker " << w;
       ASSERT_EQ(workers[w].first_pair_end, owner(pair_end - 1)) << "worker " << w;
-      ASSERT_EQ(workers[w].last_pair_end, owner(line.pair(begin + workers[w].num_tiles - 1).second - 1)) << "worker " << w;
+      ASSERT_EQ(workers[w].last_pair_end, owner(line.pair(begin + workers[w].num_tiles - 1).second - 1))
+          << "worker " << w;
     }
   }
   for (int w = num_workers / abreast * abreast; w < num_workers; ++w) ASSERT_EQ(workers[w].num_tiles, 0);
@@ -233,7 +234,8 @@ TEST_P(PlanTest, DecodeRunsAreEqualWhereLengthsAreNot) {
   std::mt19937 random(5);
   const Batch batch = random_batch(random, 90, 9000, 0);
   const std::vector<DecodeWorker> workers = decode(batch.input(8), 264);
-  const auto [least, most] = std::minmax_element(workers.begin(), workers.end(), [](auto& a, auto& b) { return a.num_tiles < b.num_tiles; });
+  const auto [least, most] =
+      std::minmax_element(workers.begin(), workers.end(), [](auto& a, auto& b) { return a.num_tiles < b.num_tiles; });
   EXPECT_GT(least->num_tiles, 0) << "nobody is idle";
   EXPECT_LE(most->num_tiles - least->num_tiles, 1);
 }
@@ -282,7 +284,8 @@ struct Tiles {
 
 Tiles extend(Order order, const PlanInput& in, int tile_rows, int rows_per_token, size_t room) {
   Tiles out{std::vector<ExtendItem>(room, {-7, -7}), {.num_items = -7, .units_taken = -7}};
-  host_cta::run(kPlanThreads, order, [&] { extend_plan(in, tile_rows, rows_per_token, out.items.data(), &out.header); });
+  host_cta::run(kPlanThreads, order,
+                [&] { extend_plan(in, tile_rows, rows_per_token, out.items.data(), &out.header); });
   return out;
 }
 
@@ -328,11 +331,13 @@ TEST_P(PlanTest, ExtendListsTheBlocksToCopy) {
     std::vector<ExtendCopyBlock> wanted;
     for (int r = 0; r < batch.size(); ++r) {
       const int first = first_visible(batch.kv_lens[r], batch.q_len(r), window) / kCopyBlockTokens;
-      for (int b = first; batch.q_len(r) > 1 && b < ceil_div(batch.kv_lens[r], kCopyBlockTokens); ++b) wanted.push_back({r, b});
+      for (int b = first; batch.q_len(r) > 1 && b < ceil_div(batch.kv_lens[r], kCopyBlockTokens); ++b)
+        wanted.push_back({r, b});
     }
     std::vector<ExtendCopyBlock> blocks(wanted.size() + 1, {-7, -7});
     std::vector<int32_t> first_blocks(batch.size(), -7), ready(8, -7);
-    in.copies = {.blocks = blocks.data(), .first_blocks = first_blocks.data(), .ready = ready.data(), .max_blocks = 1 << 20};
+    in.copies = {
+        .blocks = blocks.data(), .first_blocks = first_blocks.data(), .ready = ready.data(), .max_blocks = 1 << 20};
     const Tiles tiles = extend(GetParam(), in, 128, 1, 1 << 16);
     EXPECT_EQ(tiles.header.num_blocks, static_cast<int>(wanted.size()));
     EXPECT_EQ(tiles.header.section_kv_heads, 1);
@@ -367,7 +372,8 @@ void expect_fixed(Order order, const Batch& batch, const PlanInput& in, const Fi
     for (int first = 0; first < batch.q_len(r); first += c.tokens_per_piece, ++piece) {
       ASSERT_LT(piece, room);
       const DecodePiece& p = pieces[piece];
-      const int tokens = std::min(c.tokens_per_piece, batch.q_len(r) - first), before = batch.kv_lens[r] - batch.q_len(r);
+      const int tokens = std::min(c.tokens_per_piece, batch.q_len(r) - first),
+                before = batch.kv_lens[r] - batch.q_len(r);
       ASSERT_EQ(p.request, r);
       ASSERT_EQ(p.q_begin, batch.q_indptr[r] + first);
       ASSERT_EQ(p.q_len, tokens);
@@ -405,7 +411,8 @@ TEST_P(PlanTest, FixedSplitsCoverEveryPieceOnce) {
     PlanInput in = batch.input(8);
     for (const int window : {-1, 700}) {
       in.window_left = window;
-      SCOPED_TRACE(testing::Message() << c.requests << " requests, pieces of " << c.tokens_per_piece << ", window " << window);
+      SCOPED_TRACE(testing::Message() << c.requests << " requests, pieces of " << c.tokens_per_piece << ", window "
+                                      << window);
       ASSERT_NO_FATAL_FAILURE(expect_fixed(GetParam(), batch, in, c));
     }
   }

@@ -74,7 +74,9 @@ WW_DEVICE void load_shared_16(u32 (&w)[4], u32 smem) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3]) : "r"(smem) : "memory");
 }
-WW_DEVICE void store_shared_4(u32 smem, u32 a) { asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(smem), "r"(a) : "memory"); }
+WW_DEVICE void store_shared_4(u32 smem, u32 a) {
+  asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(smem), "r"(a) : "memory");
+}
 WW_DEVICE void store_shared_8(u32 smem, float a, float b) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(smem), "f"(a), "f"(b) : "memory");
 }
@@ -291,8 +293,8 @@ WW_DEVICE void tma_load_4d(u32 smem, const void* map, u32 barrier, int c0, int c
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "l"(policy)
       : "memory");
 }
-// The same into every CTA of the cluster that `ctas` has a bit for, at the same addresses; each one's own barrier hears of
-// its bytes.
+// The same into every CTA of the cluster that `ctas` has a bit for, at the same addresses; each one's own barrier hears
+// of its bytes.
 WW_DEVICE void tma_multicast_4d(u32 smem, const void* map, u32 barrier, int c0, int c1, int c2, int c3, u32 ctas) {
   asm volatile(
       "{.reg .b16 m; cvt.u16.u32 m, %7; cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -300,8 +302,8 @@ WW_DEVICE void tma_multicast_4d(u32 smem, const void* map, u32 barrier, int c0, 
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(ctas)
       : "memory");
 }
-// From shared memory, multiples of 16 bytes; what is written there first needs fence_proxy_async(). A thread's copies until
-// bulk_commit() are a group; bulk_wait_read() waits until the memory of all of them has been read.
+// From shared memory, multiples of 16 bytes; what is written there first needs fence_proxy_async(). A thread's copies
+// until bulk_commit() are a group; bulk_wait_read() waits until the memory of all of them has been read.
 WW_DEVICE void bulk_store(void* global, u32 smem, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global), "r"(smem), "r"(bytes)
                : "memory");
@@ -314,8 +316,8 @@ WW_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta
 
 // ---- clusters of CTAs (sm_90) -------------------------------------------------------------------
 
-// On the barrier at the same address in CTA `cta` of the cluster. Orders no writes of this thread for that CTA (in cluster
-// scope the instruction would wait for all of them).
+// On the barrier at the same address in CTA `cta` of the cluster. Orders no writes of this thread for that CTA (in
+// cluster scope the instruction would wait for all of them).
 WW_DEVICE void mbarrier_arrive_at(u32 barrier, u32 cta) {
   asm volatile(
       "{.reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [remote];}\n"

@@ -1,8 +1,8 @@
-// Merges the pieces of cut units (SplitWork) by their log-sum-exps, and writes the rows. Every CTA lists the cut units, and
-// takes in turn a part of one: 16 rows and so many columns that there is a part for each CTA. Where a part has fewer columns
-// than a CTA has warps, several share the pieces of each; the sums are added in an order that depends on the cuts alone.
-// Rows says what a unit's rows are: kValueDim, the columns of O; rows_of(cut), their number; write(cut, row, column, sum,
-// total), two columns of one.
+// Merges the pieces of cut units (SplitWork) by their log-sum-exps, and writes the rows. Every CTA lists the cut units,
+// and takes in turn a part of one: 16 rows and so many columns that there is a part for each CTA. Where a part has
+// fewer columns than a CTA has warps, several share the pieces of each; the sums are added in an order that depends on
+// the cuts alone. Rows says what a unit's rows are: kValueDim, the columns of O; rows_of(cut), their number; write(cut,
+// row, column, sum, total), two columns of one.
 #pragma once
 
 #include "attention/cuda/split_run.cuh"
@@ -155,11 +155,13 @@ class SplitCombine {
   WW_DEVICE SplitTotal total_of(int row) const { return {shared_.totals[0][row].x, shared_.totals[0][row].y}; }
 
   WW_DEVICE float2 max_sum(int slot, int row) const {
-    return __ldcg(reinterpret_cast<const float2*>(work_.partial_max_sum) + static_cast<int64_t>(slot) * work_.tile_rows + row);
+    return __ldcg(reinterpret_cast<const float2*>(work_.partial_max_sum) +
+                  static_cast<int64_t>(slot) * work_.tile_rows + row);
   }
 
   // Pieces first, first + share.count, ...; past the last: nothing.
-  WW_DEVICE void load(const SplitPieces& pieces, int row_block, int column_tile, const Share& share, int first, Ahead& out) const {
+  WW_DEVICE void load(const SplitPieces& pieces, int row_block, int column_tile, const Share& share, int first,
+                      Ahead& out) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < kPiecesAhead; ++k) {
@@ -175,7 +177,8 @@ class SplitCombine {
   }
 
   // `ahead`: the share's first pieces.
-  WW_DEVICE float4 sum_of(const SplitPieces& pieces, int row_block, int column_tile, const Share& share, Ahead& ahead) const {
+  WW_DEVICE float4 sum_of(const SplitPieces& pieces, int row_block, int column_tile, const Share& share,
+                          Ahead& ahead) const {
     const int lane = threadIdx.x % 32;
     const float tops[2] = {shared_.totals[0][lane / 4].x, shared_.totals[0][lane / 4 + 8].x};
     float4 sum = make_float4(0, 0, 0, 0);

@@ -84,7 +84,8 @@ struct SplitCursor {
   SplitSegment segment;  // tile_end -1: there is no more
 };
 
-// Says what the merging kernel is to do for `worker`, whose segments one thread notes in their order; the last one's stays.
+// Says what the merging kernel is to do for `worker`, whose segments one thread notes in their order; the last one's
+// stays.
 WW_DEVICE void note_cut(const SplitWork& work, int worker, const SplitSegment& s) {
   SplitCut cut;
   if (s.tile_begin == 0 && !s.whole()) {

@@ -1,6 +1,6 @@
-// Units of rows cut by the plan and merged again, on the host: the plan, the runs of workers and the merging kernel are those
-// of the GPU; what stands between them, attention itself, is a sum in double precision here. Whatever the lengths, windows
-// and tile sizes, every row comes out as if nothing had been cut.
+// Units of rows cut by the plan and merged again, on the host: the plan, the runs of workers and the merging kernel are
+// those of the GPU; what stands between them, attention itself, is a sum in double precision here. Whatever the
+// lengths, windows and tile sizes, every row comes out as if nothing had been cut.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -32,7 +32,9 @@ int split_first_token(const Params& p, int kv_len, int q_len, int tile_tokens) {
 }
 
 // What token `token` of request row `page_row` brings to a row of a unit.
-float score(int page_row, int unit, int row, int token) { return 9 * std::sin(token * 0.37f + row * 1.7f + unit * 0.3f + page_row); }
+float score(int page_row, int unit, int row, int token) {
+  return 9 * std::sin(token * 0.37f + row * 1.7f + unit * 0.3f + page_row);
+}
 float value(int page_row, int token, int column) { return std::cos(token * 0.11f + column * 0.7f + page_row * 2); }
 
 struct Sums {
@@ -88,7 +90,9 @@ class Split {
 
  private:
   int rows_of(int unit) const { return unit == batch_.units - 1 ? 19 : kRows; }
-  float* out(int q_begin, int unit, int row) const { return out_.data() + ((size_t{1} * q_begin * batch_.units + unit) * kRows + row) * kDim; }
+  float* out(int q_begin, int unit, int row) const {
+    return out_.data() + ((size_t{1} * q_begin * batch_.units + unit) * kRows + row) * kDim;
+  }
 
   void plan(Order order) {
     PlanInput in;
@@ -108,7 +112,8 @@ class Split {
     }
     const int abreast = work_.abreast, workers = work_.num_workers;
     host_cta::run(kPlanThreads, order, [&] {
-      decode_plan(of_abreast(in, abreast), const_cast<DecodeWorker*>(work_.workers), workers, workers / abreast, abreast);
+      decode_plan(of_abreast(in, abreast), const_cast<DecodeWorker*>(work_.workers), workers, workers / abreast,
+                  abreast);
     });
   }
 
@@ -141,7 +146,8 @@ class Split {
     max_sum[1] = static_cast<float>(sums.sum);
     for (int c = 0; c < kDim; ++c) {
       float4& four = split_piece<kDim>(work_, slot, row / 16, c / 8)[row % 8 * 4 + c % 8 / 2];
-      (row % 16 < 8 ? (c % 2 == 0 ? four.x : four.y) : (c % 2 == 0 ? four.z : four.w)) = static_cast<float>(sums.out[c]);
+      (row % 16 < 8 ? (c % 2 == 0 ? four.x : four.y) : (c % 2 == 0 ? four.z : four.w)) =
+          static_cast<float>(sums.out[c]);
     }
   }
 
@@ -157,7 +163,8 @@ class Split {
           Sums sums;
           sums.add_tokens(s, row, first_visible(kv_len, q_len, p_.window_left), kv_len);
           for (int c = 0; c < kDim; ++c) {
-            ASSERT_NEAR(out(q_begin, unit, row)[c], sums.out[c] / sums.sum, 1e-4) << "request " << r << " unit " << unit << " row " << row;
+            ASSERT_NEAR(out(q_begin, unit, row)[c], sums.out[c] / sums.sum, 1e-4)
+                << "request " << r << " unit " << unit << " row " << row;
           }
         }
       }
@@ -190,7 +197,8 @@ TEST_P(SplitTest, OneRequestIsCutForAllWorkers) {
 }
 
 TEST_P(SplitTest, RequestsOfAnyLength) {
-  const Batch batch = batch_of({{1, 1}, {4, 700}, {2, 64}, {9, 900}, {3, 2049}, {4, 4}, {1, 1300}}, 4);  // the fourth is too long
+  const Batch batch =
+      batch_of({{1, 1}, {4, 700}, {2, 64}, {9, 900}, {3, 2049}, {4, 4}, {1, 1300}}, 4);  // the fourth is too long
   Split<64>(batch, 12).check(GetParam());
   Split<128>(batch, 9).check(GetParam());
 }

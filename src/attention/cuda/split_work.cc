@@ -11,7 +11,8 @@ size_t max_sum_bytes(int num_workers, int tile_rows) { return size_t{2} * num_wo
 
 size_t split_workspace_bytes(int num_workers, int tile_rows, int value_dim) {
   return aligned(num_workers * sizeof(DecodeWorker)) + aligned(num_workers * sizeof(SplitCut)) +
-         aligned(max_sum_bytes(num_workers, tile_rows)) + size_t{2} * num_workers * tile_rows * value_dim * sizeof(float);
+         aligned(max_sum_bytes(num_workers, tile_rows)) +
+         size_t{2} * num_workers * tile_rows * value_dim * sizeof(float);
 }
 
 SplitWork split_work_of(void* workspace, int num_workers, int tile_rows) {

@@ -1,10 +1,10 @@
-// Split-KV over tiles of rows: what an attention kernel whose CTA takes many rows of a request at a time, and the kernel
-// that merges the pieces (split_combine.cuh), hand each other. All pointers are device pointers.
+// Split-KV over tiles of rows: what an attention kernel whose CTA takes many rows of a request at a time, and the
+// kernel that merges the pieces (split_combine.cuh), hand each other. All pointers are device pointers.
 //
-// The plan is that of decode (DecodeWorker). What stands there as a kv head is a unit here: so many rows of a request that
-// read the same K and V. A unit that is cut has one piece per worker that it touches. A piece is
-// [16 rows][8 columns][lane] of what a lane holds of the mma accumulators of 16 x 8: four numbers, of rows lane / 4 (two) and
-// lane / 4 + 8. The value dim is known to the kernels.
+// The plan is that of decode (DecodeWorker). What stands there as a kv head is a unit here: so many rows of a request
+// that read the same K and V. A unit that is cut has one piece per worker that it touches. A piece is [16 rows][8
+// columns][lane] of what a lane holds of the mma accumulators of 16 x 8: four numbers, of rows lane / 4 (two) and lane
+// / 4 + 8. The value dim is known to the kernels.
 #pragma once
 
 #include <cstddef>

@@ -26,8 +26,8 @@ cudaError_t make_rows_map(CUtensorMap* map, const void* rows, int64_t token_stri
 // the matrix is zero.
 cudaError_t make_matrix_map(CUtensorMap* map, const void* matrix, int64_t rows, int64_t cols, int box_rows);
 
-// `count` such matrices of 16-bit elements, `stride_bytes` apart; a box holds 64 columns of `box_rows` rows of one. Pairs of
-// one-byte elements count as one.
+// `count` such matrices of 16-bit elements, `stride_bytes` apart; a box holds 64 columns of `box_rows` rows of one.
+// Pairs of one-byte elements count as one.
 struct MatrixStack {
   const void* first = nullptr;
   int64_t count = 0;

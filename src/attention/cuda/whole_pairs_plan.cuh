@@ -1,5 +1,5 @@
-// A decode plan in which no pair (request, unit) is cut, by one CTA: a pair's sums then depend on its own tokens alone, not on
-// what else is in the batch. For plan.cu, and for its test, which runs it on the host.
+// A decode plan in which no pair (request, unit) is cut, by one CTA: a pair's sums then depend on its own tokens alone,
+// not on what else is in the batch. For plan.cu, and for its test, which runs it on the host.
 #pragma once
 
 #include "attention/cuda/block_scan.cuh"
@@ -8,8 +8,8 @@
 namespace warpweave::cuda {
 namespace {
 
-// Every request is in the plan, its units one after the other (`abreast` 1); workers have runs of neighbouring pairs, as
-// equal in number as possible. Long requests beside short ones make runs of unequal length.
+// Every request is in the plan, its units one after the other (`abreast` 1); workers have runs of neighbouring pairs,
+// as equal in number as possible. Long requests beside short ones make runs of unequal length.
 __global__ void __launch_bounds__(kPlanThreads) whole_pairs_plan(PlanInput in, DecodeWorker* workers, int num_workers) {
   const long long units = in.num_kv_heads, pairs = units * in.num_requests;
   for (int worker = threadIdx.x; worker < num_workers; worker += kPlanThreads) {

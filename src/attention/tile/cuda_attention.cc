@@ -157,7 +157,9 @@ class CudaAttention : public AttentionBackend {
   Status forward_extend(const ForwardBatch& batch, const AttentionCall& call) override {
     return forward(batch, call, batch.max_q_len);
   }
-  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override { return forward(batch, call, 1); }
+  Status forward_decode(const ForwardBatch& batch, const AttentionCall& call) override {
+    return forward(batch, call, 1);
+  }
   Status reserve(const ForwardBatch& batch, const AttentionCall& shape) override;
   Status compile(const AttentionCall& shape, int max_q_len) override;
   Status init_cuda_graph_state(const GraphLimits& limits) override;

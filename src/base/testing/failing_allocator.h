@@ -2,9 +2,9 @@
 //
 // A program that links failing_allocator.cc has its operator new, aligned_alloc and mmap replaced. Within an
 // AllocationFailure the first allocation whose call stack has not failed before throws
-// std::bad_alloc (or returns what those two do), and with it the `burst - 1` allocations that follow, as when memory stays short for a while; no
-// other after them. A loop of runs until one of them was not failed tries every place once; runs in forked
-// processes count, too. One AllocationFailure at a time.
+// std::bad_alloc (or returns what those two do), and with it the `burst - 1` allocations that follow, as when memory
+// stays short for a while; no other after them. A loop of runs until one of them was not failed tries every place once;
+// runs in forked processes count, too. One AllocationFailure at a time.
 #pragma once
 
 #include <cstddef>

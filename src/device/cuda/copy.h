@@ -1,5 +1,5 @@
-// Copies and fills: in the order of a stream's work, between GPU memory and pinned host memory in any direction; or at once,
-// from and to any memory of the host, for what is done before serving.
+// Copies and fills: in the order of a stream's work, between GPU memory and pinned host memory in any direction; or at
+// once, from and to any memory of the host, for what is done before serving.
 #pragma once
 
 #include <cuda_runtime_api.h>

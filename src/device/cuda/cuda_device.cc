@@ -68,9 +68,11 @@ Result<CudaDeviceInfo> probe_cuda_device() {
   info.num_sms = properties.multiProcessorCount;
   if (!has_kernels_for(info.compute_capability)) {
     return Status::unsupported(info.name + " has compute capability " + std::to_string(info.compute_capability / 10) +
-                               "." + std::to_string(info.compute_capability % 10) + ", and this program has kernels for " +
-                               WARPWEAVE_CUDA_ARCHS + "; build it with -DWARPWEAVE_CUDA_ARCHS=" +
-                               std::to_string(info.compute_capability) + "-real, or use --device cpu", "--device");
+                                   "." + std::to_string(info.compute_capability % 10) +
+                                   ", and this program has kernels for " + WARPWEAVE_CUDA_ARCHS +
+                                   "; build it with -DWARPWEAVE_CUDA_ARCHS=" + std::to_string(info.compute_capability) +
+                                   "-real, or use --device cpu",
+                               "--device");
   }
   return info;
 }

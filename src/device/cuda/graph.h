@@ -9,8 +9,9 @@
 
 namespace warpweave {
 
-// What `enqueue`, which returns a Status, puts on the stream. The capture ends even where that fails, whose Status is then
-// returned. Work that must not happen inside a capture (allocating, loading) is to be done before. `what`: for errors.
+// What `enqueue`, which returns a Status, puts on the stream. The capture ends even where that fails, whose Status is
+// then returned. Work that must not happen inside a capture (allocating, loading) is to be done before. `what`: for
+// errors.
 template <typename Enqueue>
 Result<CudaGraphExec> capture_graph(cudaStream_t stream, std::string_view what, Enqueue&& enqueue) {
   WW_CUDA_RETURN_IF_ERROR(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed), what);

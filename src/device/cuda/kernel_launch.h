@@ -1,5 +1,6 @@
-// Launches that <<<>>> cannot say: of a kernel that may begin before the one before it in the stream has ended (programmatic
-// dependent launch, sm_90 and later), or whose CTAs form clusters. Only for files of builds with GPU kernels. Any thread.
+// Launches that <<<>>> cannot say: of a kernel that may begin before the one before it in the stream has ended
+// (programmatic dependent launch, sm_90 and later), or whose CTAs form clusters. Only for files of builds with GPU
+// kernels. Any thread.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +20,8 @@ struct LaunchShape {
 
 // `early`: before the kernel before it has ended, for which it then waits itself.
 template <typename... Parameters, typename... Arguments>
-cudaError_t launch_kernel(const LaunchShape& shape, bool early, void (*kernel)(Parameters...), Arguments&&... arguments) {
+cudaError_t launch_kernel(const LaunchShape& shape, bool early, void (*kernel)(Parameters...),
+                          Arguments&&... arguments) {
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;

@@ -100,7 +100,8 @@ inline Status wait_in_capture(cudaEvent_t event, std::string_view what) {
   return cuda_status(waited, what);
 }
 
-// Between two timed events that were recorded and waited for; none if that cannot be said, which concerns no other call.
+// Between two timed events that were recorded and waited for; none if that cannot be said, which concerns no other
+// call.
 inline std::optional<float> elapsed_ms(const CudaEvent& begin, const CudaEvent& end) {
   float ms = 0;
   if (cudaEventElapsedTime(&ms, begin.get(), end.get()) == cudaSuccess) return ms;

@@ -8,7 +8,8 @@
 
 namespace warpweave {
 
-// Serves in f32 where the test names no type, so that texts compare. On the CPU, pages that are given back are overwritten at once.
+// Serves in f32 where the test names no type, so that texts compare. On the CPU, pages that are given back are
+// overwritten at once.
 inline void serve_on_test_device(ServerArgs& args) {
   if (args.dtype == "auto") args.dtype = "float32";
 #ifdef WW_TEST_ON_GPU

@@ -14,8 +14,9 @@ namespace warpweave::grammar::testing {
 inline std::shared_ptr<const Vocabulary> small_vocabulary() {
   std::vector<std::string> tokens;
   for (int b = 0; b < 256; ++b) tokens.emplace_back(1, static_cast<char>(b));
-  for (const char* text : {"true", "false", "null", "\":", "\",", "\"}", "\",\"", "{\"", "[\"", "],", "}}", "abc", "ab", "a", "1,2", "12",
-                           "0.5", "é", "日本", "\xE6\x97", "\\n", "\\\"", "  ", "\n  ", "hello world", "a\"", "b\",\"b", "::", ",\"", "name"}) {
+  for (const char* text : {"true", "false", "null", "\":",  "\",",         "\"}", "\",\"",   "{\"", "[\"",  "],",
+                           "}}",   "abc",   "ab",   "a",    "1,2",         "12",  "0.5",     "é",   "日本", "\xE6\x97",
+                           "\\n",  "\\\"",  "  ",   "\n  ", "hello world", "a\"", "b\",\"b", "::",  ",\"",  "name"}) {
     tokens.emplace_back(text);
   }
   tokens.emplace_back("<end>");
@@ -31,7 +32,8 @@ inline std::shared_ptr<const Vocabulary> word_vocabulary() {
   const std::string_view letters = "aeindxyz";
   for (const char a : letters) {
     for (const char b : letters) {
-      for (const char* form : {"?", " ?", "?_", "?1", "?\"", "?,\"", " ?.", "?é", "?日", "\n?", "?\xE6\x97", "?@", "?end", "? ?"}) {
+      for (const char* form :
+           {"?", " ?", "?_", "?1", "?\"", "?,\"", " ?.", "?é", "?日", "\n?", "?\xE6\x97", "?@", "?end", "? ?"}) {
         std::string token;
         for (const char* c = form; *c != 0; ++c) {
           if (*c == '?') {
@@ -53,7 +55,9 @@ inline std::shared_ptr<const Vocabulary> word_vocabulary() {
     for (const char c : {' ', 'a', '=', '\n'}) tokens.emplace_back(chars, c);
     tokens.push_back(std::string(chars, 'a') + "\"");
   }
-  for (const char* text : {"\":", "\",", "\"}", "\",\"", "{\"", "[\"", "],", "\\n", "\\\"", "a\",\"b", "日本語\",", ".com", "true"}) tokens.emplace_back(text);
+  for (const char* text :
+       {"\":", "\",", "\"}", "\",\"", "{\"", "[\"", "],", "\\n", "\\\"", "a\",\"b", "日本語\",", ".com", "true"})
+    tokens.emplace_back(text);
   tokens.emplace_back("<end>");
   const auto end = static_cast<int32_t>(tokens.size()) - 1;
   return std::make_shared<Vocabulary>(std::move(tokens), std::vector<int32_t>{end});
@@ -63,8 +67,9 @@ inline GrammarSpec compact_schema(std::string_view schema) {
   return {GrammarSpec::Kind::json_schema, std::string(schema), {.any_whitespace = false}};
 }
 
-inline std::shared_ptr<const CompiledGrammar> compile(const GrammarSpec& spec, const GrammarLimits& limits = {},
-                                                      std::shared_ptr<const Vocabulary> vocabulary = small_vocabulary()) {
+inline std::shared_ptr<const CompiledGrammar> compile(
+    const GrammarSpec& spec, const GrammarLimits& limits = {},
+    std::shared_ptr<const Vocabulary> vocabulary = small_vocabulary()) {
   Result<std::shared_ptr<const Grammar>> grammar = compile_grammar(spec, limits);
   if (!grammar.ok()) return nullptr;
   return std::make_shared<const CompiledGrammar>(*grammar, std::move(vocabulary), limits);

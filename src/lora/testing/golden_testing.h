@@ -32,8 +32,8 @@ inline Golden read_golden(const std::string& name) {
   return out;
 }
 
-inline const auto kAdapters = testing::Values("llama-all-r8", "llama-qv-r4-rslora", "llama-patterns-r16", "llama-bias-all-r4",
-                                              "phi3-all-r8", "gemma2-all-r4", "cohere2-all-r4", "starcoder2-all-r4",
-                                              "qwen3-moe-attention-r4");
+inline const auto kAdapters =
+    testing::Values("llama-all-r8", "llama-qv-r4-rslora", "llama-patterns-r16", "llama-bias-all-r4", "phi3-all-r8",
+                    "gemma2-all-r4", "cohere2-all-r4", "starcoder2-all-r4", "qwen3-moe-attention-r4");
 
 }  // namespace warpweave::lora_golden

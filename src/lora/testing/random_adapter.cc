@@ -19,8 +19,9 @@ class FileLayout {
 
   void add(const std::string& name, int64_t rows, int64_t cols) {
     const size_t bytes = rows * cols * dtype_info(dtype_).block_bytes;
-    header_ += fmt::format(R"({}"{}":{{"dtype":"{}","shape":[{},{}],"data_offsets":[{},{}]}})", header_.empty() ? "{" : ",", name,
-                           dtype_ == DType::f32 ? "F32" : "BF16", rows, cols, end_, end_ + bytes);
+    header_ +=
+        fmt::format(R"({}"{}":{{"dtype":"{}","shape":[{},{}],"data_offsets":[{},{}]}})", header_.empty() ? "{" : ",",
+                    name, dtype_ == DType::f32 ? "F32" : "BF16", rows, cols, end_, end_ + bytes);
     end_ += bytes;
     elements_ += rows * cols;
   }
@@ -45,14 +46,16 @@ void write_values(std::ofstream& out, int64_t count, const RandomAdapter& adapte
     for (int64_t i = 0; i < n; ++i) values[i] = width * (static_cast<float>(rng() >> 8) / (1 << 23) - 0.5f);
     f32_to_bf16_row(values.data(), n, halves.data());
     const bool wide = adapter.dtype == DType::f32;
-    out.write(wide ? reinterpret_cast<const char*>(values.data()) : reinterpret_cast<const char*>(halves.data()), n * (wide ? 4 : 2));
+    out.write(wide ? reinterpret_cast<const char*>(values.data()) : reinterpret_cast<const char*>(halves.data()),
+              n * (wide ? 4 : 2));
     done += n;
   }
 }
 
 }  // namespace
 
-void write_random_adapter(const std::filesystem::path& folder, const LoraTargets& targets, const RandomAdapter& adapter) {
+void write_random_adapter(const std::filesystem::path& folder, const LoraTargets& targets,
+                          const RandomAdapter& adapter) {
   std::filesystem::create_directories(folder);
   FileLayout layout(adapter.dtype);
   for (size_t layer = 0; layer < targets.layers.size(); ++layer) {
@@ -62,7 +65,8 @@ void write_random_adapter(const std::filesystem::path& folder, const LoraTargets
       layout.add(name + ".lora_B.weight", module.columns, adapter.rank);
     }
   }
-  std::ofstream(folder / "adapter_config.json") << fmt::format(R"({{"peft_type": "LORA", "r": {}, "lora_alpha": {}}})", adapter.rank, adapter.alpha);
+  std::ofstream(folder / "adapter_config.json")
+      << fmt::format(R"({{"peft_type": "LORA", "r": {}, "lora_alpha": {}}})", adapter.rank, adapter.alpha);
   const std::string header = layout.header();
   const uint64_t size = header.size();
   std::ofstream out(folder / "adapter_model.safetensors", std::ios::binary);

@@ -17,6 +17,7 @@ struct RandomAdapter {
 };
 
 // Matrices for every module of `targets`. Replaces what is in `folder`.
-void write_random_adapter(const std::filesystem::path& folder, const LoraTargets& targets, const RandomAdapter& adapter);
+void write_random_adapter(const std::filesystem::path& folder, const LoraTargets& targets,
+                          const RandomAdapter& adapter);
 
 }  // namespace warpweave

@@ -1,5 +1,5 @@
-// Command R7B and A: attention and MLP side by side after one layer norm without a bias; the layers with a window rotate
-// pairs of neighbours, the others take no positions; scaled logits.
+// Command R7B and A: attention and MLP side by side after one layer norm without a bias; the layers with a window
+// rotate pairs of neighbours, the others take no positions; scaled logits.
 #include "model/families/family.h"
 
 namespace warpweave {

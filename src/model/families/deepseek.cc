@@ -6,8 +6,8 @@
 namespace warpweave {
 namespace {
 
-// YaRN's correction of the softmax for stretched contexts (2309.00071), as these models were trained with it: squared, by
-// mscale_all_dim, where the rotary tables carry what mscale adds to it.
+// YaRN's correction of the softmax for stretched contexts (2309.00071), as these models were trained with it: squared,
+// by mscale_all_dim, where the rotary tables carry what mscale adds to it.
 float attention_scale(const ModelConfig& config) {
   const RopeConfig& rope = config.rope;
   double stretch = 1;

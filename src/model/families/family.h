@@ -26,8 +26,8 @@ struct ExpertNames {
   const char* correction = "gate.e_score_correction_bias";  // of the choice, whole
 };
 
-// What the norms of a layer are called; an empty name: there is none. in: of the rows that a branch reads, out: of what it
-// adds to them, after: of the rows then (a layer norm).
+// What the norms of a layer are called; an empty name: there is none. in: of the rows that a branch reads, out: of what
+// it adds to them, after: of the rows then (a layer norm).
 struct NormNames {
   const char* mixer_in = "input_layernorm";
   const char* mixer_out = "";
@@ -45,8 +45,8 @@ struct AttentionNames {
   const char* o = "o_proj";
 };
 
-// Tensors of a dense feed-forward under "<block>.". gate the same as up: one holds both, gate's rows first; gate empty: it
-// has none, and up's result itself passes the activation.
+// Tensors of a dense feed-forward under "<block>.". gate the same as up: one holds both, gate's rows first; gate empty:
+// it has none, and up's result itself passes the activation.
 struct MlpNames {
   const char* gate = "gate_proj";
   const char* up = "up_proj";
@@ -54,8 +54,8 @@ struct MlpNames {
   const char* block = "mlp";
 };
 
-// A draft head's parts beside its layers (model/draft_head.h). Of a name the norm's weight is "<name>.weight"; empty: there is
-// none.
+// A draft head's parts beside its layers (model/draft_head.h). Of a name the norm's weight is "<name>.weight"; empty:
+// there is none.
 struct DraftHeadTraits {
   int fc_inputs = 2;                  // rows of hidden_size side by side that fc makes one of
   const char* embedding_norm = "";    // of the next token's embedding
@@ -80,14 +80,15 @@ struct FamilyTraits {
   bool first_mixer_norm = true;       // false: layer 0 attends to the rows as they are
   bool final_norm = true;             // false: the last layer's norm is the last
   const char* final_norm_name = "model.norm";
-  bool layers_only = false;           // a draft head: embedding, and where it has none of its own final norm and head, are
-                                      // another model's
+  bool layers_only = false;  // a draft head: embedding, and where it has none of its own final norm and head, are
+                             // another model's
   DraftHeadTraits draft;              // with layers_only
   NormNames norms;
   AttentionNames attention_names;
   MlpNames mlp_names;
   bool fused_experts = false;         // gpt-oss: one transposed tensor for all experts
-  bool stacked_experts = false;       // Qwen3.5: where experts have no tensors of their own, one holds all, gate's rows before up's
+  bool stacked_experts =
+      false;  // Qwen3.5: where experts have no tensors of their own, one holds all, gate's rows before up's
   bool shared_expert_gate = false;    // the shared experts' result times a sigmoid
   bool split_linear_input = false;    // a gated delta net has tensors of q k v, z, b and a, in place of qkvz and ba
   ExpertNames expert_names;

@@ -1,4 +1,5 @@
-// GLM-4-0414: norms before and after the branches, half of a head rotated by pairs of neighbours, gate and up in one tensor.
+// GLM-4-0414: norms before and after the branches, half of a head rotated by pairs of neighbours, gate and up in one
+// tensor.
 #include "model/families/family.h"
 
 namespace warpweave {

@@ -1,5 +1,5 @@
-// Jet-Nemotron (Gu et al. 2025, 2508.15884): Qwen2.5's attention in a few layers, some with a window; in the others a gated
-// delta rule whose values pass a convolution with weights made of each token.
+// Jet-Nemotron (Gu et al. 2025, 2508.15884): Qwen2.5's attention in a few layers, some with a window; in the others a
+// gated delta rule whose values pass a convolution with weights made of each token.
 #include "model/families/family.h"
 
 namespace warpweave {

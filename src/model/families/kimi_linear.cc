@@ -1,5 +1,5 @@
-// Kimi Linear (Kimi Team 2025): Kimi delta attention in most layers, in the others latent attention whose queries and keys
-// are not rotated; experts chosen and weighed as DeepSeek V3's.
+// Kimi Linear (Kimi Team 2025): Kimi delta attention in most layers, in the others latent attention whose queries and
+// keys are not rotated; experts chosen and weighed as DeepSeek V3's.
 #include "model/families/family.h"
 
 namespace warpweave {

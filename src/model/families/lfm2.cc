@@ -1,5 +1,5 @@
-// LFM2 (Liquid AI 2025), dense or with experts: most layers are gated short convolutions, the others attention with normed
-// heads. Experts are chosen by sigmoids with a correction bias.
+// LFM2 (Liquid AI 2025), dense or with experts: most layers are gated short convolutions, the others attention with
+// normed heads. Experts are chosen by sigmoids with a correction bias.
 #include "model/families/family.h"
 
 namespace warpweave {

@@ -1,4 +1,5 @@
-// Llama 2/3 and everything of its shape (SmolLM2, Falcon 3, ...); SmolLM3, whose configuration names layers without rotation.
+// Llama 2/3 and everything of its shape (SmolLM2, Falcon 3, ...); SmolLM3, whose configuration names layers without
+// rotation.
 #include "model/families/family.h"
 
 namespace warpweave {

@@ -1,5 +1,5 @@
-// Qwen3.5, its language model: Qwen3-Next's layers, dense or with experts, and other names. Rows of text have one position
-// in all parts of its rotation, which is then the plain one.
+// Qwen3.5, its language model: Qwen3-Next's layers, dense or with experts, and other names. Rows of text have one
+// position in all parts of its rotation, which is then the plain one.
 #include "model/families/family.h"
 
 namespace warpweave {

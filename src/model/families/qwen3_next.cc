@@ -1,5 +1,5 @@
-// Qwen3-Next: most layers are gated delta nets; the others have attention whose result passes a gate of its own. Experts
-// as Qwen2-MoE's. All norms but the one in a gated delta net multiply by (1 + weight).
+// Qwen3-Next: most layers are gated delta nets; the others have attention whose result passes a gate of its own.
+// Experts as Qwen2-MoE's. All norms but the one in a gated delta net multiply by (1 + weight).
 #include "model/families/family.h"
 
 namespace warpweave {

@@ -49,7 +49,8 @@ auto build_attention(TensorPacker<Target>& pack, const BranchNames& names)
   if (traits.attention_gate) {
     WW_ASSIGN_OR_RETURN(out.qkv.emplace_back(), build_gated_qkv(pack, names));
   } else if (*traits.attention_names.qkv != '\0') {
-    WW_ASSIGN_OR_RETURN(out.qkv, pack.linears({part(traits.attention_names.qkv, q_rows + 2 * kv_rows, bias)}, in_features));
+    WW_ASSIGN_OR_RETURN(out.qkv,
+                        pack.linears({part(traits.attention_names.qkv, q_rows + 2 * kv_rows, bias)}, in_features));
   } else {
     WW_ASSIGN_OR_RETURN(out.qkv, pack.linears({part("q_proj", q_rows, bias), part("k_proj", kv_rows, bias),
                                                part("v_proj", kv_rows, bias)}, in_features));
@@ -57,8 +58,10 @@ auto build_attention(TensorPacker<Target>& pack, const BranchNames& names)
   WW_ASSIGN_OR_RETURN(out.o, pack.linear({part(traits.attention_names.o, config.hidden_size, traits.o_bias)}, q_rows));
   if (traits.qk_norm) {
     const bool wide = traits.wide_qk_norm;
-    WW_ASSIGN_OR_RETURN(out.q_norm, pack.vector(names.prefix + traits.attention_names.q_norm + ".weight", wide ? q_rows : config.head_dim));
-    WW_ASSIGN_OR_RETURN(out.k_norm, pack.vector(names.prefix + traits.attention_names.k_norm + ".weight", wide ? kv_rows : config.head_dim));
+    WW_ASSIGN_OR_RETURN(out.q_norm, pack.vector(names.prefix + traits.attention_names.q_norm + ".weight",
+                                                wide ? q_rows : config.head_dim));
+    WW_ASSIGN_OR_RETURN(out.k_norm, pack.vector(names.prefix + traits.attention_names.k_norm + ".weight",
+                                                wide ? kv_rows : config.head_dim));
   }
   if (traits.sinks && pack.source->has(names.prefix + "sinks")) {
     WW_ASSIGN_OR_RETURN(out.sinks, pack.vector(names.prefix + "sinks", config.num_q_heads));

@@ -42,7 +42,8 @@ AttentionCall latent_attention_call(const LatentSpec& spec, const Cache& cache, 
 
 // By the function for the batch's mode.
 inline Status attend(AttentionBackend& attention, const ForwardBatch& batch, const AttentionCall& call) {
-  return batch.mode == ForwardMode::decode ? attention.forward_decode(batch, call) : attention.forward_extend(batch, call);
+  return batch.mode == ForwardMode::decode ? attention.forward_decode(batch, call)
+                                           : attention.forward_extend(batch, call);
 }
 
 }  // namespace warpweave

@@ -100,7 +100,8 @@ Status AttentionMixer::forward(const LayerCall& call) {
   const LinearAddend adapted = call.x.adapted({call.layer, LoraSite::qkv}, input, spec.qkv_dim());
   int64_t column = 0;
   for (const PackedLinear& part : weights_.qkv) {
-    part.forward(input, {.data = w_.qkv_.data() + column, .row_stride = spec.qkv_dim(), .addend = adapted.from_column(column)},
+    part.forward(input,
+                 {.data = w_.qkv_.data() + column, .row_stride = spec.qkv_dim(), .addend = adapted.from_column(column)},
                  call.x.team());
     column += part.out_features();
   }
@@ -123,7 +124,8 @@ Status AttentionMixer::forward(const LayerCall& call) {
     gate_rows(w_.qkv_.data() + spec.qkv_dim() - spec.gate_dim(), spec.qkv_dim(), w_.out_.data(), spec.q_dim(), call);
   }
   const LinearInput heads = {.data = w_.out_.data(), .rows = call.x.rows(), .row_stride = spec.q_dim()};
-  call.x.add(weights_.o, heads, weights_.norms.out, call.x.adapted({call.layer, LoraSite::o}, heads, call.x.hidden_size()));
+  call.x.add(weights_.o, heads, weights_.norms.out,
+             call.x.adapted({call.layer, LoraSite::o}, heads, call.x.hidden_size()));
   call.x.renorm(weights_.norms.after);
   return {};
 }

@@ -13,7 +13,7 @@ struct AttentionWeightsOf {
   using Vector = typename Device::Vector;
 
   BranchNormsOf<Device> norms;
-  std::vector<Linear> qkv;          // q|k|v side by side, with an output gate q|k|v|gate: one GEMM, more where formats differ
+  std::vector<Linear> qkv;  // q|k|v side by side, with an output gate q|k|v|gate: one GEMM, more where formats differ
   Vector q_norm;                    // [head_dim], or of all heads (AttentionSpec::wide_qk_norm); or empty
   Vector k_norm;
   Vector sinks;                     // [num_q_heads], or empty

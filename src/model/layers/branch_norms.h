@@ -13,7 +13,7 @@ template <typename Device>
 struct BranchNormsOf {
   RowNormOf<Device> in;             // without a weight: the branch reads the rows as they are
   typename Device::Vector out;      // [hidden] on the branch, before it joins; or empty
-  RowNormOf<Device> after;          // of the rows once the branch has joined (BERT); on the host; without a weight: none
+  RowNormOf<Device> after;  // of the rows once the branch has joined (BERT); on the host; without a weight: none
 };
 
 }  // namespace warpweave

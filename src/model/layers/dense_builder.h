@@ -7,7 +7,8 @@
 namespace warpweave {
 
 template <typename Target>
-auto build_dense(TensorPacker<Target>& pack, const BranchNames& names) -> Result<DenseWeightsOf<typename Target::Device>> {
+auto build_dense(TensorPacker<Target>& pack, const BranchNames& names)
+    -> Result<DenseWeightsOf<typename Target::Device>> {
   const int64_t hidden = pack.config.hidden_size, ffn = pack.config.intermediate_size;
   DenseWeightsOf<typename Target::Device> out;
   WW_ASSIGN_OR_RETURN(out.norms, pack.norms(names));
@@ -21,7 +22,8 @@ auto build_dense(TensorPacker<Target>& pack, const BranchNames& names) -> Result
   if (gate == up) parts = {part(up, ffn, 0, 2 * ffn), part(up, ffn, ffn, 2 * ffn)};
   if (gate.empty()) parts = {part(up, ffn)};
   out.gated = !gate.empty();
-  WW_ASSIGN_OR_RETURN(out.gate_up, pack.linear(parts, hidden, out.gated ? pack.traits.activation : GluActivation::none));
+  WW_ASSIGN_OR_RETURN(out.gate_up,
+                      pack.linear(parts, hidden, out.gated ? pack.traits.activation : GluActivation::none));
   WW_ASSIGN_OR_RETURN(out.down, pack.linear({part(mlp.down, hidden)}, ffn));
   return out;
 }

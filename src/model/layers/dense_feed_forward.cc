@@ -15,7 +15,8 @@ Status DenseFeedForward::forward(const LayerCall& call) {
   const LinearAddend adapted = x.adapted({call.layer, LoraSite::gate_up}, input, weights_.gated ? 2 * cols : cols);
   LinearInput act = {.data = act_.data(), .dtype = dtype, .rows = x.rows(), .row_stride = cols};
   if (weights_.gated) {
-    weights_.gate_up.forward(input, {.data = act_.data(), .dtype = dtype, .row_stride = cols, .addend = adapted}, x.team());
+    weights_.gate_up.forward(input, {.data = act_.data(), .dtype = dtype, .row_stride = cols, .addend = adapted},
+                             x.team());
   } else {
     weights_.gate_up.forward(input, {.data = act_.data(), .row_stride = cols, .addend = adapted}, x.team());
     activate_rows(activation_, act_.data(), x.rows(), cols, dtype, x.team());

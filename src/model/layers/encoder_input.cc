@@ -30,7 +30,8 @@ void EncoderInput::apply(const ForwardBatch& batch, ResidualStream& x) const {
   const int64_t hidden = x.hidden_size();
   for (int64_t r = 0; r < x.rows(); ++r) {
     float* const row = x.data() + r * hidden;
-    if (!positions_.empty()) add_inplace(row, positions_.data() + (first_position_ + batch.positions[r]) * hidden, hidden);
+    if (!positions_.empty())
+      add_inplace(row, positions_.data() + (first_position_ + batch.positions[r]) * hidden, hidden);
     if (types_.empty()) continue;
     const int type = batch.token_types.empty() ? 0 : std::min<int>(batch.token_types[r], num_types_ - 1);
     add_inplace(row, types_.data() + type * hidden, hidden);

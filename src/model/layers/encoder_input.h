@@ -1,5 +1,5 @@
-// What joins the embeddings of an encoder's tokens before its first layer: learned positions and token types, and a norm of
-// the sum (Devlin et al. 2018). On the host. Immutable; as large as its tables.
+// What joins the embeddings of an encoder's tokens before its first layer: learned positions and token types, and a
+// norm of the sum (Devlin et al. 2018). On the host. Immutable; as large as its tables.
 #pragma once
 
 #include <vector>

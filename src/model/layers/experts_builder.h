@@ -75,7 +75,8 @@ class ExpertsBuilder {
 };
 
 template <typename Target>
-auto build_experts(TensorPacker<Target>& pack, const BranchNames& names) -> Result<ExpertsWeightsOf<typename Target::Device>> {
+auto build_experts(TensorPacker<Target>& pack, const BranchNames& names)
+    -> Result<ExpertsWeightsOf<typename Target::Device>> {
   return ExpertsBuilder<Target>(pack, names).build();
 }
 
@@ -119,9 +120,11 @@ template <typename Target>
 Status ExpertsBuilder<Target>::router() {
   const std::string name = names_.prefix + pack_.traits.expert_names.router;
   const int count = pack_.config.num_experts;
-  WW_ASSIGN_OR_RETURN(out_.router, pack_.linear({{name + ".weight", count, name + ".bias"}}, hidden_, GluActivation::none,
-                                                /*exact=*/true));
-  WW_ASSIGN_OR_RETURN(out_.router_correction, pack_.optional_vector(names_.prefix + pack_.traits.expert_names.correction, count));
+  WW_ASSIGN_OR_RETURN(out_.router,
+                      pack_.linear({{name + ".weight", count, name + ".bias"}}, hidden_, GluActivation::none,
+                                   /*exact=*/true));
+  WW_ASSIGN_OR_RETURN(out_.router_correction,
+                      pack_.optional_vector(names_.prefix + pack_.traits.expert_names.correction, count));
   return {};
 }
 
@@ -175,7 +178,8 @@ auto ExpertsBuilder<Target>::down_columns(int first, int among) -> Result<typena
   const int64_t element_bytes = dtype_info(whole.weight.dtype).block_bytes;
   std::vector<std::byte> columns(hidden_ * ffn * element_bytes);
   for (int64_t row = 0; row < hidden_; ++row) {
-    const auto* const from = static_cast<const std::byte*>(whole.weight.data) + (row * all + first * ffn) * element_bytes;
+    const auto* const from =
+        static_cast<const std::byte*>(whole.weight.data) + (row * all + first * ffn) * element_bytes;
     std::copy_n(from, ffn * element_bytes, columns.data() + row * ffn * element_bytes);
   }
   part.weight.data = columns.data();
@@ -219,8 +223,9 @@ Status ExpertsBuilder<Target>::stacked_experts(Experts& experts) {
     up_rows.first_row = ffn;
     auto& expert = experts.emplace_back();
     WW_ASSIGN_OR_RETURN(expert.gate_up, pack_.target.pack({gate_rows, up_rows}, pack_.traits.activation, false));
-    WW_ASSIGN_OR_RETURN(expert.down, pack_.target.pack({LinearPart{.weight = of_expert(down, e), .bias = {}, .stays = true}},
-                                                       GluActivation::none, false));
+    WW_ASSIGN_OR_RETURN(expert.down,
+                        pack_.target.pack({LinearPart{.weight = of_expert(down, e), .bias = {}, .stays = true}},
+                                          GluActivation::none, false));
   }
   pack_.source->release(up);
   pack_.source->release(down);

@@ -13,7 +13,8 @@ struct ExpertsWeightsOf {
   BranchNormsOf<Device> norms;
   Linear router;
   Vector router_correction;         // [experts] RouterRule's correction bias, or empty
-  typename Device::Experts experts; // the shared ones after the routed ones where Target::kSharedAmongExperts and they fit
+  typename Device::Experts
+      experts;  // the shared ones after the routed ones where Target::kSharedAmongExperts and they fit
   Linear shared_gate_up;            // else GLU of the experts that every row passes; or empty
   Linear shared_down;
   Vector shared_gate;               // [hidden]: the shared experts' result times sigmoid(x . shared_gate); or empty

@@ -51,8 +51,9 @@ Status build_kda_input(TensorPacker<Target>& pack, const BranchNames& names, Lay
   const LinearAttnShape& shape = layer.shape;
   const int64_t hidden = pack.config.hidden_size, rank = shape.k_dim, keys = int64_t{shape.k_heads} * shape.k_dim;
   const auto part = [&](const char* name, int64_t rows) { return mixer_part(names, name, rows); };
-  WW_ASSIGN_OR_RETURN(layer.in, pack.linear({part("q_proj", keys), part("k_proj", keys), part("v_proj", layer.v_width()),
-                                             part("b_proj", shape.v_heads)}, hidden));
+  WW_ASSIGN_OR_RETURN(layer.in, pack.linear({part("q_proj", keys), part("k_proj", keys),
+                                             part("v_proj", layer.v_width()), part("b_proj", shape.v_heads)},
+                                            hidden));
   WW_ASSIGN_OR_RETURN(layer.a_down, pack.linear({part("f_a_proj", rank)}, hidden));
   WW_ASSIGN_OR_RETURN(layer.a_up, pack.linear({part("f_b_proj", layer.a_width())}, rank));
   WW_ASSIGN_OR_RETURN(layer.z_down, pack.linear({part("g_a_proj", rank)}, hidden));
@@ -71,7 +72,8 @@ auto build_conv(TensorPacker<Target>& pack, const std::vector<PartName>& names, 
     const std::vector<float> part = widened(view);
     taps.insert(taps.end(), part.begin(), part.end());
   }
-  return pack.target.vector({.data = taps.data(), .dtype = DType::f32, .rank = 1, .shape = {static_cast<int64_t>(taps.size())}});
+  return pack.target.vector(
+      {.data = taps.data(), .dtype = DType::f32, .rank = 1, .shape = {static_cast<int64_t>(taps.size())}});
 }
 
 template <typename Target>
@@ -91,8 +93,8 @@ auto build_kda(TensorPacker<Target>& pack, const BranchNames& names) -> Result<G
   return out;
 }
 
-// Jet-Nemotron's: q and k pass their activation as they are, a convolution of the newest row alone; v's weights are made of
-// each token.
+// Jet-Nemotron's: q and k pass their activation as they are, a convolution of the newest row alone; v's weights are
+// made of each token.
 template <typename Target>
 auto build_jet(TensorPacker<Target>& pack, const BranchNames& names) -> Result<GdnWeightsOf<typename Target::Device>> {
   const ModelConfig& config = pack.config;
@@ -102,8 +104,10 @@ auto build_jet(TensorPacker<Target>& pack, const BranchNames& names) -> Result<G
   const int64_t hidden = config.hidden_size, heads = layer.shape.v_heads, rank = config.linear->generator_rank;
   const int64_t keys = int64_t{layer.shape.k_heads} * layer.shape.k_dim, channels = layer.shape.conv_channels();
   const auto part = [&](const char* name, int64_t rows) { return mixer_part(names, name, rows); };
-  WW_ASSIGN_OR_RETURN(layer.in, pack.linear({part("q_proj", keys), part("k_proj", keys), part("v_proj", layer.v_width()),
-                                             part("g_proj", layer.v_width()), part("b_proj", heads), part("a_proj", heads)}, hidden));
+  WW_ASSIGN_OR_RETURN(layer.in,
+                      pack.linear({part("q_proj", keys), part("k_proj", keys), part("v_proj", layer.v_width()),
+                                   part("g_proj", layer.v_width()), part("b_proj", heads), part("a_proj", heads)},
+                                  hidden));
   const std::string generator = names.prefix + "dynamic_conv1d.kernel_generator.";
   WW_ASSIGN_OR_RETURN(layer.weight_down, pack.linear({{generator + "w1.weight", rank, ""}}, hidden));
   WW_ASSIGN_OR_RETURN(layer.weight_up, pack.linear({{generator + "w2.weight", layer.v_width() * layer.conv_width,
@@ -128,9 +132,10 @@ auto build_gdn(TensorPacker<Target>& pack, const BranchNames& names) -> Result<G
 
   if (pack.traits.split_linear_input) {
     const auto part = [&](const char* name, int64_t rows) { return mixer_part(names, name, rows); };
-    WW_ASSIGN_OR_RETURN(layer.in, pack.linear({part("in_proj_qkv", channels), part("in_proj_z", layer.v_width()),
-                                               part("in_proj_b", layer.shape.v_heads), part("in_proj_a", layer.shape.v_heads)},
-                                              hidden));
+    WW_ASSIGN_OR_RETURN(layer.in,
+                        pack.linear({part("in_proj_qkv", channels), part("in_proj_z", layer.v_width()),
+                                     part("in_proj_b", layer.shape.v_heads), part("in_proj_a", layer.shape.v_heads)},
+                                    hidden));
   } else {
     WW_ASSIGN_OR_RETURN(layer.in, build_grouped_gdn_input(pack, names, layer.shape));
   }

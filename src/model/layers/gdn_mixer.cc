@@ -63,7 +63,8 @@ Status GdnMixer::forward(const LayerCall& call) {
     keep_rows(w_.heads_.data(), layer.v_width(), wanted);
     call.x.keep(wanted);
   }
-  call.x.add(layer.out, {.data = w_.heads_.data(), .dtype = DType::f32, .rows = call.x.rows(), .row_stride = layer.v_width()},
+  call.x.add(layer.out,
+             {.data = w_.heads_.data(), .dtype = DType::f32, .rows = call.x.rows(), .row_stride = layer.v_width()},
              weights_.norms.out);
   return {};
 }

@@ -30,8 +30,10 @@ Status run_glu(const GpuGluCall& call, const GpuGluWorkspace& workspace, GpuResi
 
 Status GpuDenseFeedForward::run_ungated(int layer, GpuResidual& x) const {
   const int64_t cols = weights_.gate_up.out_features;
-  WW_RETURN_IF_ERROR(x.run_normed(weights_.norms.in, {.linear = &weights_.gate_up, .rows = x.product_rows(), .y = w_.act,
-                                                      .y_dtype = x.dtype(), .y_stride = cols}, LoraPlace{layer, LoraSite::gate_up}));
+  WW_RETURN_IF_ERROR(x.run_normed(
+      weights_.norms.in,
+      {.linear = &weights_.gate_up, .rows = x.product_rows(), .y = w_.act, .y_dtype = x.dtype(), .y_stride = cols},
+      LoraPlace{layer, LoraSite::gate_up}));
   gpu::activate({.activation = activation_, .x = w_.act, .dtype = x.dtype(), .count = x.rows() * cols}, x.stream());
   return {};
 }

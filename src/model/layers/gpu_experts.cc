@@ -25,7 +25,9 @@ RouterRule rule_of(const RouterRule& rule, const GpuExpertLayer& experts) {
   return out;
 }
 
-bool by_wgmma(const GpuExpertLayer& experts) { return gpu::expert_gemm_takes(experts.gate_up) && gpu::expert_gemm_takes(experts.down); }
+bool by_wgmma(const GpuExpertLayer& experts) {
+  return gpu::expert_gemm_takes(experts.gate_up) && gpu::expert_gemm_takes(experts.down);
+}
 
 }  // namespace
 
@@ -75,7 +77,8 @@ gpu::WeightPrefetch GpuExperts::ahead(const GpuExpertLayer& experts, int64_t row
   if (!by_wgmma(experts) || rows * rule.k < kChoices * rule.num_experts || rows > kMostRows) return {};
   gpu::WeightPrefetch out;
   out.data = experts.gate_up.data;
-  out.row_bytes = out.prefetched_bytes = experts.gate_up.cols * static_cast<int64_t>(dtype_info(experts.gate_up.dtype).block_bytes) / 128 * 128;
+  out.row_bytes = out.prefetched_bytes =
+      experts.gate_up.cols * static_cast<int64_t>(dtype_info(experts.gate_up.dtype).block_bytes) / 128 * 128;
   if (out.row_bytes == 0 || experts.gate_up.stride_bytes % out.row_bytes != 0) return {};
   out.rows = std::min(kPrefetchedBytes, experts.gate_up.stride_bytes * rule.num_experts) / out.row_bytes;
   return out;
@@ -119,8 +122,13 @@ Status GpuExperts::plan(const Step& step, int tile_places, gpu::GpuGemm& gemm) {
                                .rows = step.product_rows, .y = logits_, .y_dtype = DType::f32,
                                .y_stride = options_.spec.router.num_experts},
                               step.stream));
-  gpu::plan_experts({.logits = logits_, .rows = step.rows, .rule = rule_of(options_.spec.router, weights.experts),
-                     .correction = weights.router_correction.data, .tile_places = tile_places, .plan = plan_, .dice = dice(step),
+  gpu::plan_experts({.logits = logits_,
+                     .rows = step.rows,
+                     .rule = rule_of(options_.spec.router, weights.experts),
+                     .correction = weights.router_correction.data,
+                     .tile_places = tile_places,
+                     .plan = plan_,
+                     .dice = dice(step),
                      .shared_gate = {step.h, options_.dtype, options_.spec.hidden_size, weights.shared_gate.data}},
                     step.stream);
   return {};
@@ -144,8 +152,15 @@ void GpuExperts::products(const Step& step, int tile_places, bool shared_rows) {
     wgmma ? gpu::expert_gemm(call, step.stream) : gpu::expert_tiles(call, options_.dtype, step.stream);
   };
   const auto round = [&](const void* x, int64_t cols, int64_t rows, const int32_t* place_of) {
-    gpu::code_rows({.x = x, .dtype = options_.dtype, .rows = rows, .cols = cols, .place_of = place_of,
-                    .copies = place_of != nullptr ? rule.of_row() : 1, .codes = codes_, .scales = code_scales_}, step.stream);
+    gpu::code_rows({.x = x,
+                    .dtype = options_.dtype,
+                    .rows = rows,
+                    .cols = cols,
+                    .place_of = place_of,
+                    .copies = place_of != nullptr ? rule.of_row() : 1,
+                    .codes = codes_,
+                    .scales = code_scales_},
+                   step.stream);
   };
   call.shared_rows = shared_rows;
   call.plan_settled = !shared_rows;

@@ -1,11 +1,12 @@
 // The routed experts of a layer on a GPU: which kernels run for how many rows, and the memory they need.
 //
-//   up to kSharedRows rows  on Hopper: norm and routing in one kernel, WGMMA GEMMs of all rows with every active expert,
+//   up to kSharedRows rows  on Hopper: norm and routing in one kernel, WGMMA GEMMs of all rows with every active
+//   expert,
 //                           weighted sum
-//   more                    on Hopper: a GEMM for the logits, the plan, rows gathered by expert, WGMMA GEMMs, weighted sum
-//   else                    the same with the GEMMs that every GPU and dtype has (expert_tiles)
-// 8-bit weights on Hopper multiply rows rounded to e4m3 with a scale for 128 columns. Where a row's bits must not depend on
-// the batch, the first way is not taken. Calls enqueue only and may be captured. One stream at a time.
+//   more                    on Hopper: a GEMM for the logits, the plan, rows gathered by expert, WGMMA GEMMs, weighted
+//   sum else                    the same with the GEMMs that every GPU and dtype has (expert_tiles)
+// 8-bit weights on Hopper multiply rows rounded to e4m3 with a scale for 128 columns. Where a row's bits must not
+// depend on the batch, the first way is not taken. Calls enqueue only and may be captured. One stream at a time.
 #pragma once
 
 #include <memory>
@@ -44,8 +45,8 @@ class GpuExperts {
     const int32_t* positions = nullptr;
     void* stream = nullptr;
   };
-  // What the norm before a step of so many rows asks for ahead: the first experts' weights, where nearly all are chosen and
-  // memory would be idle until the plan is made.
+  // What the norm before a step of so many rows asks for ahead: the first experts' weights, where nearly all are chosen
+  // and memory would be idle until the plan is made.
   gpu::WeightPrefetch ahead(const GpuExpertLayer& experts, int64_t rows) const;
   // Whether run() can norm x into h itself, which must have no partial sums outstanding.
   bool norms_itself(const Step& step) const;

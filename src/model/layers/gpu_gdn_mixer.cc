@@ -9,7 +9,8 @@
 
 namespace warpweave {
 
-Status GpuGdnWorkspace::reserve(const GpuGdnWeights& weights, const GpuRecurrentLimits& limits, GpuWorkspace& workspace) {
+Status GpuGdnWorkspace::reserve(const GpuGdnWeights& weights, const GpuRecurrentLimits& limits,
+                                GpuWorkspace& workspace) {
   const auto& layer = weights.layer;
   WW_ASSIGN_OR_RETURN(kernels_, LinearAttnDispatcher::create(layer.shape.kind, limits.kernels, limits.state_dtype,
                                                              linear::cuda_linear_attn_backends()));
@@ -18,8 +19,8 @@ Status GpuGdnWorkspace::reserve(const GpuGdnWeights& weights, const GpuRecurrent
   if (rank > 0) workspace.get(low_, limits.tokens * rank, element);
   workspace.get(heads_[0], limits.tokens * layer.v_width(), element);
   workspace.get(heads_[1], limits.kept_rows * layer.v_width(), element);
-  memory_bytes_ = kernels_.workspace_bytes(layer.shape, {.max_requests = limits.max_requests, .max_tokens = limits.tokens,
-                                                         .conv_width = layer.conv_width});
+  memory_bytes_ = kernels_.workspace_bytes(
+      layer.shape, {.max_requests = limits.max_requests, .max_tokens = limits.tokens, .conv_width = layer.conv_width});
   workspace.get(memory_, static_cast<int64_t>(memory_bytes_), 1);
   return workspace.status();
 }
@@ -41,7 +42,8 @@ Status GpuGdnMixer::attend(const GpuStateCache& states, void* stream) {
   const StateLayerView state = states.recurrent(state_layer_), window = states.conv(state_layer_);
   const int64_t width = layer.row_width(), v_width = layer.v_width();
   const auto columns = [&](int64_t at, int64_t head_stride) {
-    const auto* const rows = static_cast<const std::byte*>(w_.rows_.of_layer(state_layer_)) + at * static_cast<int64_t>(dtype_info(dtype).block_bytes);
+    const auto* const rows = static_cast<const std::byte*>(w_.rows_.of_layer(state_layer_)) +
+                             at * static_cast<int64_t>(dtype_info(dtype).block_bytes);
     return LinearAttnRows{rows, dtype, width, head_stride};
   };
   const LinearAttnConv conv{.x = columns(0, shape.conv_channels()), .weight = layer.conv_weight.data,
@@ -50,7 +52,9 @@ Status GpuGdnMixer::attend(const GpuStateCache& states, void* stream) {
                             .state = window.data, .state_dtype = window.dtype, .slot_stride = window.slot_stride};
   const LinearAttnGates gates{.a = columns(layer.a_column(), shape.decay_dim()), .b = columns(layer.b_column(), 1),
                               .a_log = layer.a_log.data, .dt_bias = layer.dt_bias.data};
-  const LinearAttnNorm norm{.z = columns(layer.z_column(), shape.v_dim), .weight = layer.norm_weight.data, .eps = layer.norm_eps,
+  const LinearAttnNorm norm{.z = columns(layer.z_column(), shape.v_dim),
+                            .weight = layer.norm_weight.data,
+                            .eps = layer.norm_eps,
                             .gate = layer.norm_gate()};
   LinearAttnCall attention;
   attention.shape = shape;
@@ -81,21 +85,30 @@ Status GpuGdnMixer::make_rows(const GpuLayerCall& call) {
   GpuResidual& x = call.x;
   void* const rows = w_.rows_.of_layer(state_layer_);
   const int64_t width = layer.row_width();
-  gpu::GemmCall in = {.linear = &layer.in, .rows = x.product_rows(), .y = rows, .y_dtype = x.dtype(), .y_stride = width};
+  gpu::GemmCall in = {
+      .linear = &layer.in, .rows = x.product_rows(), .y = rows, .y_dtype = x.dtype(), .y_stride = width};
   if (!layer.is_kda() && !layer.token_weights) return x.run_normed(weights_.norms.in, in);
   x.normed(weights_.norms.in, x.ahead(layer.in));
   in.x = x.h();
   WW_RETURN_IF_ERROR(x.gemm().run(in, x.stream()));
-  const auto through_rank = [&](const gpu::GpuLinear& down, const gpu::GpuLinear& up, int64_t column, bool silu = false) -> Status {
-    WW_RETURN_IF_ERROR(x.gemm().run({.linear = &down, .x = x.h(), .rows = x.product_rows(), .y = w_.low_, .y_dtype = x.dtype(),
-                                     .y_stride = down.out_features}, x.stream()));
+  const auto through_rank = [&](const gpu::GpuLinear& down, const gpu::GpuLinear& up, int64_t column,
+                                bool silu = false) -> Status {
+    WW_RETURN_IF_ERROR(x.gemm().run({.linear = &down,
+                                     .x = x.h(),
+                                     .rows = x.product_rows(),
+                                     .y = w_.low_,
+                                     .y_dtype = x.dtype(),
+                                     .y_stride = down.out_features},
+                                    x.stream()));
     if (silu) {
-      gpu::activate({.activation = GluActivation::silu, .x = w_.low_, .dtype = x.dtype(), .count = x.rows() * down.out_features},
-                    x.stream());
+      gpu::activate(
+          {.activation = GluActivation::silu, .x = w_.low_, .dtype = x.dtype(), .count = x.rows() * down.out_features},
+          x.stream());
     }
     auto* const to = static_cast<std::byte*>(rows) + column * static_cast<int64_t>(dtype_info(x.dtype()).block_bytes);
-    return x.gemm().run({.linear = &up, .x = w_.low_, .rows = x.product_rows(), .y = to, .y_dtype = x.dtype(), .y_stride = width},
-                        x.stream());
+    return x.gemm().run(
+        {.linear = &up, .x = w_.low_, .rows = x.product_rows(), .y = to, .y_dtype = x.dtype(), .y_stride = width},
+        x.stream());
   };
   if (layer.token_weights) return through_rank(layer.weight_down, layer.weight_up, layer.weight_column(), true);
   WW_RETURN_IF_ERROR(through_rank(layer.a_down, layer.a_up, layer.a_column()));

@@ -7,8 +7,8 @@
 
 namespace warpweave {
 
-// What a model's gated delta nets share beside `rows`, which outlives it. The rows of `heads` exist twice, so that some can be
-// picked.
+// What a model's gated delta nets share beside `rows`, which outlives it. The rows of `heads` exist twice, so that some
+// can be picked.
 class GpuGdnWorkspace {
  public:
   explicit GpuGdnWorkspace(GpuRecurrentRows& rows) : rows_(rows) {}

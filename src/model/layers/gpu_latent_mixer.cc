@@ -9,7 +9,9 @@ namespace {
 
 int64_t element_bytes(DType dtype) { return static_cast<int64_t>(dtype_info(dtype).block_bytes); }
 
-void* elements_on(void* data, int64_t elements, DType dtype) { return static_cast<std::byte*>(data) + elements * element_bytes(dtype); }
+void* elements_on(void* data, int64_t elements, DType dtype) {
+  return static_cast<std::byte*>(data) + elements * element_bytes(dtype);
+}
 const void* elements_on(const void* data, int64_t elements, DType dtype) {
   return static_cast<const std::byte*>(data) + elements * element_bytes(dtype);
 }
@@ -38,8 +40,11 @@ Status GpuLatentWorkspace::reserve(const LatentSpec& latent, DType dtype, int64_
 Result<GpuLatentQueries> GpuLatentMixer::queries(const GpuLayerCall& call) const {
   const LatentSpec& spec = w_.spec;
   GpuResidual& x = call.x;
-  WW_RETURN_IF_ERROR(x.run_normed(weights_.norms.in, {.linear = &weights_.in.front(), .rows = x.product_rows(), .y = w_.in,
-                                                      .y_dtype = x.dtype(), .y_stride = spec.in_dim()}));
+  WW_RETURN_IF_ERROR(x.run_normed(weights_.norms.in, {.linear = &weights_.in.front(),
+                                                      .rows = x.product_rows(),
+                                                      .y = w_.in,
+                                                      .y_dtype = x.dtype(),
+                                                      .y_stride = spec.in_dim()}));
   if (spec.dims.q_rank == 0) return GpuLatentQueries{w_.in, spec.in_dim()};
   gpu::norm_rows({.x = w_.in, .x_stride = spec.in_dim(), .dtype = x.dtype(), .rows = x.rows(), .cols = spec.dims.q_rank,
                   .weight = weights_.q_norm.data, .eps = LatentSpec::kInnerNormEps, .out = w_.q_normed},
@@ -89,11 +94,17 @@ void GpuLatentMixer::absorb(const GpuLayerCall& call, const GpuLatentQueries& qu
   const LatentSpec& spec = w_.spec;
   const DType dtype = call.x.dtype();
   gpu::head_products({.weight = weights_.heads.into_latent.weight,
-                      .weight_head_stride = int64_t{spec.dims.kv_rank} * spec.dims.nope_dim, .dtype = dtype, .rows = rows.count,
-                      .num_heads = spec.num_heads, .in_dim = spec.dims.nope_dim, .out_dim = spec.dims.kv_rank,
-                      .x = elements_on(queries.data, rows.begin * queries.stride, dtype), .x_stride = queries.stride,
+                      .weight_head_stride = int64_t{spec.dims.kv_rank} * spec.dims.nope_dim,
+                      .dtype = dtype,
+                      .rows = rows.count,
+                      .num_heads = spec.num_heads,
+                      .in_dim = spec.dims.nope_dim,
+                      .out_dim = spec.dims.kv_rank,
+                      .x = elements_on(queries.data, rows.begin * queries.stride, dtype),
+                      .x_stride = queries.stride,
                       .x_head_stride = spec.dims.qk_dim(),
-                      .y = elements_on(w_.latent_q, rows.begin * spec.latent_q_dim(), dtype), .y_stride = spec.latent_q_dim(),
+                      .y = elements_on(w_.latent_q, rows.begin * spec.latent_q_dim(), dtype),
+                      .y_stride = spec.latent_q_dim(),
                       .y_head_stride = spec.dims.token_dim()},
                      call.x.stream());
 }

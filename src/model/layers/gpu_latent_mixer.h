@@ -1,5 +1,5 @@
-// LatentMixer (latent_mixer.h) on a GPU: latent attention (MLA, DeepSeek-V2, 2405.04434), absorbed, but for prompts that
-// gpu_latent_prefill.h takes.
+// LatentMixer (latent_mixer.h) on a GPU: latent attention (MLA, DeepSeek-V2, 2405.04434), absorbed, but for prompts
+// that gpu_latent_prefill.h takes.
 #pragma once
 
 #include <memory>

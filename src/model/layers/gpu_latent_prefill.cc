@@ -23,12 +23,15 @@ constexpr int kItemInts = sizeof(cuda::ExtendItem) / sizeof(int32_t);
 
 cudaStream_t stream_of(const ForwardBatch& batch) { return static_cast<cudaStream_t>(batch.device.stream); }
 
-cuda::MlaElement element_of(DType dtype) { return dtype == DType::f16 ? cuda::MlaElement::f16 : cuda::MlaElement::bf16; }
+cuda::MlaElement element_of(DType dtype) {
+  return dtype == DType::f16 ? cuda::MlaElement::f16 : cuda::MlaElement::bf16;
+}
 
 int64_t max_items(const ForwardBatch& batch) { return batch.num_tokens / cuda::kLatentTileRows + batch.num_reqs; }
 
 bool has_kernels(const LatentPrefillShape& shape, DType dtype) {
-  return has_expanded_kernels(shape) && (dtype == DType::bf16 || dtype == DType::f16) && current_compute_capability() == 90;
+  return has_expanded_kernels(shape) && (dtype == DType::bf16 || dtype == DType::f16) &&
+         current_compute_capability() == 90;
 }
 
 cuda::MlaParams requests_of(const ForwardBatch& batch) {
@@ -68,8 +71,14 @@ cuda::MlaChunk chunk_at(int32_t* ints, int requests, int page_stride) {
 
 LatentPrefillShape GpuLatentPrefill::shape() const {
   const LatentConfig& dims = spec_.dims;
-  return {.rank = dims.kv_rank, .nope_dim = dims.nope_dim, .rope_dim = dims.rope_dim, .v_dim = dims.v_dim,
-          .page_tokens = cuda::kExpandedPageTokens, .capacity_rows = capacity_rows_, .form = form_, .measured = &measured_};
+  return {.rank = dims.kv_rank,
+          .nope_dim = dims.nope_dim,
+          .rope_dim = dims.rope_dim,
+          .v_dim = dims.v_dim,
+          .page_tokens = cuda::kExpandedPageTokens,
+          .capacity_rows = capacity_rows_,
+          .form = form_,
+          .measured = &measured_};
 }
 
 Status GpuLatentPrefill::reserve(const LatentSpec& spec, DType dtype, int64_t tokens, GpuWorkspace& workspace) {
@@ -92,7 +101,9 @@ Status GpuLatentPrefill::reserve(const LatentSpec& spec, DType dtype, int64_t to
 Status GpuLatentPrefill::start(const ForwardBatch& batch, const AttentionBackend& attention) {
   plan_ = {};
   const bool prompts = batch.mode == ForwardMode::extend || batch.mode == ForwardMode::mixed;
-  if (capacity_rows_ == 0 || !prompts || batch.tree_mask_words > 0 || !batch.causal || !attention.caps().mla_chunked_prefix) return {};
+  if (capacity_rows_ == 0 || !prompts || batch.tree_mask_words > 0 || !batch.causal ||
+      !attention.caps().mla_chunked_prefix)
+    return {};
   plan_ = plan_latent_prefill(shape(), batch.q_indptr, batch.kv_lens);
   if (!plan_.expands) return {};
   WW_RETURN_IF_ERROR(reserve_arrays(batch));
@@ -119,7 +130,9 @@ Status GpuLatentPrefill::make_chunks(const ForwardBatch& batch) {
   for (int i = 0; i <= plan_.num_chunks; ++i, at += layout_.chunk_ints) {
     const bool fresh = i == 0;
     const cuda::MlaChunk chunk = chunk_at(at, batch.num_reqs, page_stride_);
-    const cuda::MlaChunkRule rule = {.fresh = fresh, .begin = (i - 1) * plan_.chunk_tokens, .max_tokens = plan_.chunk_tokens,
+    const cuda::MlaChunkRule rule = {.fresh = fresh,
+                                     .begin = (i - 1) * plan_.chunk_tokens,
+                                     .max_tokens = plan_.chunk_tokens,
                                      .min_q_len = kMinQueryLen};
     WW_CUDA_RETURN_IF_ERROR(cuda::launch_mla_chunk(p, rule, chunk, stream_of(batch)), "chunks of prompts");
     if (i > 1) continue;  // the chunks of a prefix share their tiles
@@ -129,7 +142,8 @@ Status GpuLatentPrefill::make_chunks(const ForwardBatch& batch) {
     input.num_requests = batch.num_reqs;
     input.num_kv_heads = spec_.num_heads;
     input.decode_q_len = kMinQueryLen - 1;
-    input.head_token_bytes = static_cast<int>((spec_.dims.qk_dim() + spec_.dims.v_dim) * dtype_info(dtype_).block_bytes);
+    input.head_token_bytes =
+        static_cast<int>((spec_.dims.qk_dim() + spec_.dims.v_dim) * dtype_info(dtype_).block_bytes);
     input.causal = fresh;
     auto* const header = reinterpret_cast<cuda::ExtendHeader*>(items(fresh));
     auto* const list = reinterpret_cast<cuda::ExtendItem*>(header) + kHeaderItems;
@@ -146,18 +160,28 @@ Status GpuLatentPrefill::expand(const GpuLayerCall& call, const GpuLatentWeights
   const cuda::MlaChunk chunk = chunk_at(arrays_.as<int32_t>() + 2 * layout_.items_ints + index * layout_.chunk_ints,
                                         call.batch.num_reqs, page_stride_);
   const cuda::MlaFormat format = cuda::mla_format_of(call.cache.shape().format);
-  const cuda::MlaGather gather = {.begins = chunk.begins, .indptr = chunk.first_rows, .counts = chunk.kv_lens, .rows = latent_,
-                                  .rope = rope_, .max_tokens = static_cast<int>(rows)};
-  WW_CUDA_RETURN_IF_ERROR(cuda::launch_mla_gather(element_of(dtype_), format, pool_of(call), gather, stream), "latent rows");
+  const cuda::MlaGather gather = {.begins = chunk.begins,
+                                  .indptr = chunk.first_rows,
+                                  .counts = chunk.kv_lens,
+                                  .rows = latent_,
+                                  .rope = rope_,
+                                  .max_tokens = static_cast<int>(rows)};
+  WW_CUDA_RETURN_IF_ERROR(cuda::launch_mla_gather(element_of(dtype_), format, pool_of(call), gather, stream),
+                          "latent rows");
   WW_RETURN_IF_ERROR(call.x.gemm().run({.linear = &weights.heads.up, .x = latent_, .rows = rows, .y = expanded_,
                                         .y_dtype = dtype_, .y_stride = row_stride()},
                                        call.x.stream()));
-  const cuda::MlaRopeColumns columns = {.rope = rope_, .k = expanded_, .rows = rows, .num_heads = spec_.num_heads,
-                                        .head_stride = spec_.dims.qk_dim() + spec_.dims.v_dim, .column = spec_.dims.nope_dim};
+  const cuda::MlaRopeColumns columns = {.rope = rope_,
+                                        .k = expanded_,
+                                        .rows = rows,
+                                        .num_heads = spec_.num_heads,
+                                        .head_stride = spec_.dims.qk_dim() + spec_.dims.v_dim,
+                                        .column = spec_.dims.nope_dim};
   return cuda_status(cuda::launch_mla_rope_columns(columns, stream), "latent rows");
 }
 
-Status GpuLatentPrefill::attend(const GpuLayerCall& call, const GpuLatentQueries& q, int index, const Target& target) const {
+Status GpuLatentPrefill::attend(const GpuLayerCall& call, const GpuLatentQueries& q, int index,
+                                const Target& target) const {
   const ForwardBatch& batch = call.batch;
   const bool fresh = index == 0;
   const cuda::MlaChunk chunk = chunk_at(arrays_.as<int32_t>() + 2 * layout_.items_ints + index * layout_.chunk_ints,
@@ -207,7 +231,8 @@ Status GpuLatentPrefill::forward(const GpuLayerCall& call, const GpuLatentWeight
     WW_RETURN_IF_ERROR(expand(call, weights, i));
     WW_RETURN_IF_ERROR(attend(call, q, i, target));
     if (fresh) continue;
-    const cuda::MlaMerge merge = {.out = values, .lse = lse_[0], .other = other_, .other_lse = target.lse, .row_heads = row_heads};
+    const cuda::MlaMerge merge = {
+        .out = values, .lse = lse_[0], .other = other_, .other_lse = target.lse, .row_heads = row_heads};
     WW_CUDA_RETURN_IF_ERROR(cuda::launch_mla_merge(element_of(dtype_), merge, stream), "merging chunks");
   }
   return {};

@@ -1,7 +1,7 @@
-// Prompts of latent attention on Hopper in the form of Q and K of 192, V of 128 dims (MHA), with K and V made anew from the
-// cached tokens: those of the new tokens first, then of the prefix, chunk by chunk, in memory for so many rows, each
-// chunk's result merged by its log-sum-exps. latent_prefill_plan.h decides which steps' prompts take it. Calls enqueue
-// only; not for graphs, which hold steps of decode alone. One forward at a time.
+// Prompts of latent attention on Hopper in the form of Q and K of 192, V of 128 dims (MHA), with K and V made anew from
+// the cached tokens: those of the new tokens first, then of the prefix, chunk by chunk, in memory for so many rows,
+// each chunk's result merged by its log-sum-exps. latent_prefill_plan.h decides which steps' prompts take it. Calls
+// enqueue only; not for graphs, which hold steps of decode alone. One forward at a time.
 #pragma once
 
 #include <utility>

@@ -43,7 +43,8 @@ Status GpuRecurrentRows::start(const ForwardBatch& batch, const int32_t* tree_pa
   num_parts_ = 0;
   keeps_rows_ = batch.mode == ForwardMode::target_verify;
   if (keeps_rows_) {
-    if (batch.num_tokens > verify_rows_) return Status::internal("a step verifies more proposals than recurrent layers have memory for");
+    if (batch.num_tokens > verify_rows_)
+      return Status::internal("a step verifies more proposals than recurrent layers have memory for");
     add_part(batch, 0, batch.num_reqs, LinearAttnPhase::target_verify);
     parts_[0].batch.parents = tree_parents;
     return {};

@@ -1,5 +1,5 @@
-// What the recurrent layers of a model share in one forward on a GPU (recurrent_rows.h): who reads and writes which state,
-// and the memory of the rows that the layers' first GEMMs leave.
+// What the recurrent layers of a model share in one forward on a GPU (recurrent_rows.h): who reads and writes which
+// state, and the memory of the rows that the layers' first GEMMs leave.
 #pragma once
 
 #include <array>
@@ -32,11 +32,11 @@ class GpuRecurrentRows {
   };
 
   void reserve(int64_t row_width, const GpuRecurrentLimits& limits, GpuWorkspace& workspace);
-  // Once for each forward, before its first layer. `tree_parents`: ForwardBatch::tree_parents on the GPU; null: there are
-  // no trees.
+  // Once for each forward, before its first layer. `tree_parents`: ForwardBatch::tree_parents on the GPU; null: there
+  // are no trees.
   Status start(const ForwardBatch& batch, const int32_t* tree_parents);
-  // Once after a forward of ForwardMode::target_verify, before its layers' commit(). `batch` is that forward's; accepted:
-  // [requests] on the GPU, the last node of each as a row of its own.
+  // Once after a forward of ForwardMode::target_verify, before its layers' commit(). `batch` is that forward's;
+  // accepted: [requests] on the GPU, the last node of each as a row of its own.
   Status start_commit(const ForwardBatch& batch, const int32_t* tree_parents, const int32_t* accepted);
 
   std::span<const Part> parts() const { return {parts_.data(), static_cast<size_t>(num_parts_)}; }
@@ -58,7 +58,8 @@ class GpuRecurrentRows {
 // A mixer with a state.
 class GpuRecurrentMixer : public GpuMixer {
  public:
-  // After GpuRecurrentRows::start_commit(): the states that the forward left as they were go on along the accepted nodes.
+  // After GpuRecurrentRows::start_commit(): the states that the forward left as they were go on along the accepted
+  // nodes.
   virtual Status commit(const GpuStateCache& states, void* stream) = 0;
 };
 

@@ -33,7 +33,8 @@ void GpuResidual::reserve(const Limits& limits, GpuWorkspace& workspace) {
   if (adapters_ != nullptr) {
     workspace.get(lora_sums_, gpu::lora_sums_size(*adapters_, limits.tokens, limits.max_adapters), sizeof(float));
     const int64_t rows = std::min<int64_t>(limits.tokens, gpu::kSmallGemmRows);  // of GEMMs that read an addend
-    workspace.get(lora_addend_, max_lora_tiles(static_cast<int>(rows), limits.max_adapters) * kLoraTileRows * adapters_->widest(),
+    workspace.get(lora_addend_,
+                  max_lora_tiles(static_cast<int>(rows), limits.max_adapters) * kLoraTileRows * adapters_->widest(),
                   sizeof(float));
   }
   if (limits.branch_norms) workspace.get(branch_, size, sizeof(float));
@@ -52,7 +53,8 @@ void GpuResidual::start(const ForwardBatch& batch) {
 }
 
 void GpuResidual::fork() {
-  gpu::copy_rows({.x = x_[current_], .count = rows_ * hidden_size_, .out = held_[current_], .out_dtype = DType::f32}, stream_);
+  gpu::copy_rows({.x = x_[current_], .count = rows_ * hidden_size_, .out = held_[current_], .out_dtype = DType::f32},
+                 stream_);
   forked_ = true;
 }
 
@@ -67,7 +69,8 @@ gpu::WeightPrefetch GpuResidual::ahead(const gpu::GpuLinear& next) const {
   if ((!decoding_ && rows_ > kPrefetchedRows) || rows_ <= gpu::kSmallGemmRows || next.empty()) return {};
   const bool glu = next.glu != GluActivation::none;
   const int64_t columns = glu ? next.out_features / 2 : next.out_features;
-  if (!gemm_.runs_library({.linear = &next, .rows = rows_, .y_dtype = dtype_, .y_stride = columns, .fused_glu = glu})) return {};
+  if (!gemm_.runs_library({.linear = &next, .rows = rows_, .y_dtype = dtype_, .y_stride = columns, .fused_glu = glu}))
+    return {};
   gpu::WeightPrefetch out;
   out.data = next.weight;
   out.rows = next.out_features;
@@ -79,12 +82,14 @@ gpu::WeightPrefetch GpuResidual::ahead(const gpu::GpuLinear& next) const {
 void GpuResidual::add_experts(const gpu::ExpertSums& sums) {
   settle_experts();
   experts_ = sums;
-  if (parallel_ || whole_rows_ || norm_.layer_norm || hidden_size_ > gpu::kNormPartialCols || pending_.data != nullptr) settle_experts();
+  if (parallel_ || whole_rows_ || norm_.layer_norm || hidden_size_ > gpu::kNormPartialCols || pending_.data != nullptr)
+    settle_experts();
 }
 
 void GpuResidual::settle_experts() {
   if (experts_.results == nullptr) return;
-  gpu::combine_experts({.sums = experts_, .dtype = dtype_, .rows = rows_, .hidden = hidden_size_, .y = x_[current_]}, stream_);
+  gpu::combine_experts({.sums = experts_, .dtype = dtype_, .rows = rows_, .hidden = hidden_size_, .y = x_[current_]},
+                       stream_);
   experts_ = {};
 }
 
@@ -100,9 +105,17 @@ void GpuResidual::normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& pref
                             .out_f32 = exact_copy ? h_f32_ : nullptr},
                            stream_);
   }
-  const gpu::RmsNormCall call = {.x = const_cast<float*>(branch_input()), .partials = pending_, .rows = rows_, .cols = hidden_size_,
-                                 .weight = norm.weight.data, .weight_offset = norm_.weight_offset, .eps = norm_.eps,
-                                 .out = h_, .out_dtype = dtype_, .out_f32 = exact_copy ? h_f32_ : nullptr, .prefetch = prefetch};
+  const gpu::RmsNormCall call = {.x = const_cast<float*>(branch_input()),
+                                 .partials = pending_,
+                                 .rows = rows_,
+                                 .cols = hidden_size_,
+                                 .weight = norm.weight.data,
+                                 .weight_offset = norm_.weight_offset,
+                                 .eps = norm_.eps,
+                                 .out = h_,
+                                 .out_dtype = dtype_,
+                                 .out_f32 = exact_copy ? h_f32_ : nullptr,
+                                 .prefetch = prefetch};
   experts_.results != nullptr ? gpu::norm_experts({call, experts_}, stream_) : gpu::rms_norm(call, stream_);
   pending_ = {};
   experts_ = {};
@@ -117,8 +130,14 @@ bool GpuResidual::joins_adapters(const gpu::GemmCall& call, LoraPlace place) con
 // weights meanwhile; or added to its result.
 Status GpuResidual::run_adapted(const gpu::GemmCall& call, std::optional<LoraPlace> place) {
   if (!place || !adapting() || adapters_->shape(*place).num_parts == 0) return gemm_.run(call, stream_);
-  const gpu::LoraCall lora = {.model = adapters_, .place = *place, .tiles = lora_tiles_.tiles, .places = lora_tiles_.places,
-                              .num_tiles = lora_tiles_.count, .rows = rows_, .dtype = dtype_, .sums = lora_sums_};
+  const gpu::LoraCall lora = {.model = adapters_,
+                              .place = *place,
+                              .tiles = lora_tiles_.tiles,
+                              .places = lora_tiles_.places,
+                              .num_tiles = lora_tiles_.count,
+                              .rows = rows_,
+                              .dtype = dtype_,
+                              .sums = lora_sums_};
   gpu::GemmCall joined = call;
   if (gemm_.takes_adapters(call)) {
     joined.adapters = &lora;
@@ -127,13 +146,15 @@ Status GpuResidual::run_adapted(const gpu::GemmCall& call, std::optional<LoraPla
   gpu::lora_shrink(lora, call.x, stream_);
   if (joins_adapters(call, *place)) {
     const int64_t columns = call.linear->out_features;
-    gpu::lora_expand(lora, {.data = lora_addend_, .dtype = DType::f32, .row_stride = columns, .by_place = true}, stream_);
+    gpu::lora_expand(lora, {.data = lora_addend_, .dtype = DType::f32, .row_stride = columns, .by_place = true},
+                     stream_);
     joined.addend = {lora_addend_, columns, lora_tiles_.places};
     return gemm_.run(joined, stream_);
   }
   WW_RETURN_IF_ERROR(gemm_.run(call, stream_));
   gpu::LoraResult y = {.data = call.y, .dtype = call.y_dtype, .row_stride = call.y_stride};
-  if (call.partials != nullptr) y = {.data = call.partials, .dtype = DType::f32, .row_stride = call.linear->out_features};
+  if (call.partials != nullptr)
+    y = {.data = call.partials, .dtype = DType::f32, .row_stride = call.linear->out_features};
   gpu::lora_expand(lora, y, stream_);
   return {};
 }
@@ -155,7 +176,8 @@ gpu::PartialSums GpuResidual::leave_partials(gpu::GemmCall& call) {
   return {partials_, splits, call.rows * call.linear->out_features};
 }
 
-Status GpuResidual::add(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm, std::optional<LoraPlace> place) {
+Status GpuResidual::add(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm,
+                        std::optional<LoraPlace> place) {
   const int64_t cols = hidden_size_;
   const bool direct = out_norm.empty();
   gpu::GemmCall call = {.linear = &linear, .x = input, .rows = product_rows(), .y = direct ? x_[current_] : branch_,

@@ -66,14 +66,14 @@ class GpuResidual {
   void join() { forked_ = false; }
   // h = the normed rows, or the rows as they are where the norm has no weight.
   void normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& prefetch, bool exact_copy = false);
-  // A product of the normed rows, in place of call.x. `place`: which product of the layers it is, where adapters may change
-  // it: what they make of the rows then joins it.
+  // A product of the normed rows, in place of call.x. `place`: which product of the layers it is, where adapters may
+  // change it: what they make of the rows then joins it.
   Status run_normed(const GpuRowNorm& norm, gpu::GemmCall call, std::optional<LoraPlace> place = std::nullopt);
-  // For a mixer that reads other rows, too: as run_normed() where none were brought, or else a product of [those | the normed
-  // rows].
+  // For a mixer that reads other rows, too: as run_normed() where none were brought, or else a product of [those | the
+  // normed rows].
   Status run_normed_beside(const GpuRowNorm& norm, gpu::GemmCall call, std::optional<LoraPlace> place = std::nullopt);
-  // Until the next call: [tokens, 2 * hidden] of dtype(), whose left halves hold those rows, normed; null: none. The right
-  // halves are written here. Outlives the forward.
+  // Until the next call: [tokens, 2 * hidden] of dtype(), whose left halves hold those rows, normed; null: none. The
+  // right halves are written here. Outlives the forward.
   void bring_beside(void* rows) { beside_ = rows; }
   // out = scale * the rows as they are now, with the sums that are outstanding.
   void keep_rows_of_layer(void* out, int64_t out_stride, float scale);

@@ -5,7 +5,8 @@
 
 namespace warpweave {
 
-void GpuShortConvWorkspace::reserve(const GpuShortConvWeights& layer, const GpuRecurrentLimits& limits, GpuWorkspace& workspace) {
+void GpuShortConvWorkspace::reserve(const GpuShortConvWeights& layer, const GpuRecurrentLimits& limits,
+                                    GpuWorkspace& workspace) {
   const size_t element = dtype_info(limits.dtype).block_bytes;
   workspace.get(outputs_[0], limits.tokens * layer.out.in_features, element);
   workspace.get(outputs_[1], limits.kept_rows * layer.out.in_features, element);

@@ -6,8 +6,8 @@
 
 namespace warpweave {
 
-// What a model's short convolutions share beside `rows`, which outlives it. The outputs exist twice, so that some can be
-// picked.
+// What a model's short convolutions share beside `rows`, which outlives it. The outputs exist twice, so that some can
+// be picked.
 class GpuShortConvWorkspace {
  public:
   explicit GpuShortConvWorkspace(GpuRecurrentRows& rows) : rows_(rows) {}

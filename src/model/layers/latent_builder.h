@@ -10,15 +10,16 @@
 
 namespace warpweave {
 
-// Rows [first, first + rows) of a matrix [all rows, cols], transposed: [cols, rows], in the matrix's own type, which has
-// one element a block.
+// Rows [first, first + rows) of a matrix [all rows, cols], transposed: [cols, rows], in the matrix's own type, which
+// has one element a block.
 inline std::vector<std::byte> transposed_rows(const TensorView& all, int64_t first, int64_t rows) {
   const int64_t cols = all.shape[1];
   const size_t size = dtype_info(all.dtype).block_bytes;
   const auto* from = static_cast<const std::byte*>(all.data) + first * cols * size;
   std::vector<std::byte> out(rows * cols * size);
   for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < cols; ++c) std::memcpy(out.data() + (c * rows + r) * size, from + (r * cols + c) * size, size);
+    for (int64_t c = 0; c < cols; ++c)
+      std::memcpy(out.data() + (c * rows + r) * size, from + (r * cols + c) * size, size);
   }
   return out;
 }
@@ -78,10 +79,12 @@ class LatentBuilder {
     return status.ok() ? status : status.with_context(name);
   }
 
-  // Newer GGUF files have k_b_proj [heads, kv_rank, nope_dim], turned over already, and v_b_proj [heads, v_dim, kv_rank].
+  // Newer GGUF files have k_b_proj [heads, kv_rank, nope_dim], turned over already, and v_b_proj [heads, v_dim,
+  // kv_rank].
   Status split_heads() {
     const int64_t heads = pack_.config.num_q_heads;
-    const int64_t k_shape[] = {heads, latent_.kv_rank, latent_.nope_dim}, v_shape[] = {heads, latent_.v_dim, latent_.kv_rank};
+    const int64_t k_shape[] = {heads, latent_.kv_rank, latent_.nope_dim},
+                  v_shape[] = {heads, latent_.v_dim, latent_.kv_rank};
     WW_ASSIGN_OR_RETURN(const TensorView k, pack_.source->find(prefix_ + "k_b_proj.weight", k_shape));
     WW_ASSIGN_OR_RETURN(const TensorView v, pack_.source->find(prefix_ + "v_b_proj.weight", v_shape));
     Status status;
@@ -116,7 +119,8 @@ class LatentBuilder {
       }
       std::copy_n(values.data() + h * v_rows * rank, v_rows * rank, out + nope * rank);
     }
-    return stacked_heads({.data = joined.data(), .dtype = DType::f32, .rank = 2, .shape = {k.shape[0] * head_rows, rank}});
+    return stacked_heads(
+        {.data = joined.data(), .dtype = DType::f32, .rank = 2, .shape = {k.shape[0] * head_rows, rank}});
   }
 
   // `stored`: `all` as it stands in the file, whose rows may be blocks.
@@ -181,7 +185,8 @@ class LatentBuilder {
 };
 
 template <typename Target>
-auto build_latent(TensorPacker<Target>& pack, const BranchNames& names) -> Result<LatentWeightsOf<typename Target::Device>> {
+auto build_latent(TensorPacker<Target>& pack, const BranchNames& names)
+    -> Result<LatentWeightsOf<typename Target::Device>> {
   return LatentBuilder<Target>(pack, names).build(names);
 }
 

@@ -87,7 +87,8 @@ void LatentMixer::multiply_heads(std::span<const PackedLinear> heads, const Head
   w_.tasks_.clear();
   for (int64_t h = 0; h < count; ++h) {
     LinearInput x{.data = in.data + h * in.head_stride, .dtype = DType::f32, .rows = rows, .row_stride = in.row_stride};
-    if (staged) x = {.data = w_.staged_.data() + h * rows * width, .dtype = DType::bf16, .rows = rows, .row_stride = width};
+    if (staged)
+      x = {.data = w_.staged_.data() + h * rows * width, .dtype = DType::bf16, .rows = rows, .row_stride = width};
     w_.tasks_.push_back({&heads[h], x, {.data = out.data + h * out.head_stride, .row_stride = out.row_stride}});
   }
   PackedLinear::forward_all(w_.tasks_, call.x.team());
@@ -124,7 +125,8 @@ Status LatentMixer::forward(const LayerCall& call) {
   }
   multiply_heads(weights_.heads.from_latent, {w_.latent_out_.data(), spec.latent_out_dim(), dims.kv_rank},
                  {w_.values_.data(), spec.value_dim(), dims.v_dim}, call);
-  call.x.add(weights_.o, {.data = w_.values_.data(), .dtype = DType::f32, .rows = call.x.rows(), .row_stride = spec.value_dim()},
+  call.x.add(weights_.o,
+             {.data = w_.values_.data(), .dtype = DType::f32, .rows = call.x.rows(), .row_stride = spec.value_dim()},
              weights_.norms.out);
   return {};
 }

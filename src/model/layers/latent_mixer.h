@@ -1,6 +1,6 @@
-// Latent attention (MLA, DeepSeek-V2, 2405.04434) on the host, absorbed: a query's part without rotation is carried into
-// the latent space, where it meets the cached rows themselves as the one KV head of kv_rank + rope_dim values, whose first
-// kv_rank are the values too; the result is carried back to the head's v_dim.
+// Latent attention (MLA, DeepSeek-V2, 2405.04434) on the host, absorbed: a query's part without rotation is carried
+// into the latent space, where it meets the cached rows themselves as the one KV head of kv_rank + rope_dim values,
+// whose first kv_rank are the values too; the result is carried back to the head's v_dim.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,8 @@ class LatentMixer final : public Mixer {
   float* queries(const LayerCall& call);
   void write_token(const LayerCall& call, float* queries);
   AttentionCall attention_call(const LayerCall& call) const;
-  void multiply_heads(std::span<const PackedLinear> heads, const HeadRows& in, const HeadRows& out, const LayerCall& call);
+  void multiply_heads(std::span<const PackedLinear> heads, const HeadRows& in, const HeadRows& out,
+                      const LayerCall& call);
 
   const LatentWeights& weights_;
   const RopeTable* rope_;

@@ -13,7 +13,9 @@ struct Prompts {
   int longest_prefix = 0, longest = 0;
 };
 
-int64_t pages_of(int64_t tokens, const LatentPrefillShape& shape) { return (tokens + shape.page_tokens - 1) / shape.page_tokens; }
+int64_t pages_of(int64_t tokens, const LatentPrefillShape& shape) {
+  return (tokens + shape.page_tokens - 1) / shape.page_tokens;
+}
 
 // Prefixes in chunks of equal length, as many as the longest needs. False: not even a page of each fits.
 bool cut_prefixes(const LatentPrefillShape& shape, const Prompts& prompts, LatentPrefillPlan& plan) {

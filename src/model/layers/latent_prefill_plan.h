@@ -1,9 +1,10 @@
 // Which form of latent attention a step's prompts take, and in what pieces. Pure numbers.
 //
-// Absorbed, a row meets the cached tokens themselves: (rank + rope) + rank multiplications a token and head, and nothing
-// else. Expanded, K and V of every head are made anew from the cached tokens: (nope + rope) + v_dim a token and head, and
-// rank * (nope + rope + v_dim) for each token once. So long prompts expand, a few rows behind a long prefix do not. Where a
-// tuning table has times of both forms (attention/latent_forms.h), these decide; else the multiplications, counted.
+// Absorbed, a row meets the cached tokens themselves: (rank + rope) + rank multiplications a token and head, and
+// nothing else. Expanded, K and V of every head are made anew from the cached tokens: (nope + rope) + v_dim a token and
+// head, and rank * (nope + rope + v_dim) for each token once. So long prompts expand, a few rows behind a long prefix
+// do not. Where a tuning table has times of both forms (attention/latent_forms.h), these decide; else the
+// multiplications, counted.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,8 @@ struct Request {
 };
 
 LatentPrefillPlan plan_of(const std::vector<Request>& requests, int64_t capacity_rows = 1 << 20) {
-  const LatentPrefillShape shape = {.rank = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128, .capacity_rows = capacity_rows};
+  const LatentPrefillShape shape = {
+      .rank = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128, .capacity_rows = capacity_rows};
   std::vector<int32_t> q_indptr = {0}, kv_lens;
   for (const Request& r : requests) {
     q_indptr.push_back(q_indptr.back() + r.q_len);

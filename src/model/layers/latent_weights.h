@@ -1,5 +1,5 @@
-// The weights of latent attention (MLA), its up-projections cut by heads: queries are carried into the latent space, where
-// all heads read the cached row itself, and the result is carried back.
+// The weights of latent attention (MLA), its up-projections cut by heads: queries are carried into the latent space,
+// where all heads read the cached row itself, and the result is carried back.
 #pragma once
 
 #include <vector>

@@ -26,7 +26,8 @@ struct LayerCallOf {
   AttentionBackend& attention;      // has planned `batch`
   typename Device::Residual& x;     // the residual stream of the batch's rows, later of those that are left
   int layer = 0;                    // of the model and of the cache
-  typename Device::Recurrent* recurrent = nullptr;  // states of recurrent layers and their kernels; null: no such layers
+  typename Device::Recurrent* recurrent =
+      nullptr;                      // states of recurrent layers and their kernels; null: no such layers
   bool last_mixer = false;          // no row needs another one's values after this layer's mixer
 };
 

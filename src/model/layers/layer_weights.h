@@ -15,7 +15,8 @@ namespace warpweave {
 
 template <typename Device>
 struct LayerWeightsOf {
-  std::variant<AttentionWeightsOf<Device>, LatentWeightsOf<Device>, GdnWeightsOf<Device>, ShortConvWeightsOf<Device>> mixer;
+  std::variant<AttentionWeightsOf<Device>, LatentWeightsOf<Device>, GdnWeightsOf<Device>, ShortConvWeightsOf<Device>>
+      mixer;
   std::variant<std::monostate, DenseWeightsOf<Device>, ExpertsWeightsOf<Device>> feed_forward;  // monostate: none
 
   // visit(weights) for the parts that are there.

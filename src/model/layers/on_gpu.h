@@ -39,8 +39,8 @@ struct GpuExpertLayer {
 // The up-projections of latent attention, all heads' one below the other.
 struct GpuLatentHeads {
   gpu::GpuLinear into_latent;  // [heads * kv_rank, nope]
-  // kv_rank -> heads * [nope keys | rope_dim zeros | v_dim values]: what it makes of a latent is K and V of every head but
-  // for the rope parts, which go in the zeros' place.
+  // kv_rank -> heads * [nope keys | rope_dim zeros | v_dim values]: what it makes of a latent is K and V of every head
+  // but for the rope parts, which go in the zeros' place.
   gpu::GpuLinear up;
 
   // Their GEMMs are no GpuGemm's of the residual stream.

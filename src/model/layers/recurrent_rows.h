@@ -1,5 +1,5 @@
-// What the recurrent layers of a model share in one forward on the host: who reads and writes which state, and the memory
-// of the rows that the layers' first GEMMs leave. Grows with the largest batch; one forward at a time.
+// What the recurrent layers of a model share in one forward on the host: who reads and writes which state, and the
+// memory of the rows that the layers' first GEMMs leave. Grows with the largest batch; one forward at a time.
 #pragma once
 
 #include <span>
@@ -12,8 +12,8 @@ namespace warpweave {
 
 class RecurrentRows {
  public:
-  // Once for each forward, before its first layer. `batch` outlives its forward and a commit after it; there are `layers`
-  // recurrent layers with rows of `row_width` values.
+  // Once for each forward, before its first layer. `batch` outlives its forward and a commit after it; there are
+  // `layers` recurrent layers with rows of `row_width` values.
   void start(const ForwardBatch& batch, int64_t row_width, int layers);
   // Once after a forward of ForwardMode::target_verify, before its layers' commit(). Accepted: [requests] the last node
   // of each, as a row of its own. `accepted` outlives them.
@@ -21,8 +21,8 @@ class RecurrentRows {
 
   const LinearAttnBatch& batch() const { return batch_; }
   LinearAttnPhase phase() const { return phase_; }
-  // [rows, row_width] of the layer that is so many recurrent layers behind the first one. Those of a forward that is to be
-  // committed stay until then.
+  // [rows, row_width] of the layer that is so many recurrent layers behind the first one. Those of a forward that is to
+  // be committed stay until then.
   float* of_layer(int state_layer) { return rows_.data() + (keeps_rows_ ? state_layer * layer_rows_ : 0); }
 
  private:

@@ -8,11 +8,19 @@ namespace warpweave {
 Status ShortConvMixer::convolve(HostRecurrent& recurrent, ThreadTeam& team) {
   const StateLayerView state = recurrent.states.conv(state_layer_);
   const int64_t channels = weights_.out.in_features();
-  ShortConvCall conv{.phase = w_.rows_.phase(), .batch = &w_.rows_.batch(), .channels = static_cast<int>(channels), .conv = {},
+  ShortConvCall conv{.phase = w_.rows_.phase(),
+                     .batch = &w_.rows_.batch(),
+                     .channels = static_cast<int>(channels),
+                     .conv = {},
                      .out = w_.outputs_.data()};
-  conv.conv = {.x = {w_.rows_.of_layer(state_layer_), DType::f32, 3 * channels, 0}, .weight = weights_.conv_weight.data(),
-               .bias = data_or_null(weights_.conv_bias), .width = weights_.width, .silu = false, .state = state.data,
-               .state_dtype = state.dtype, .slot_stride = state.slot_stride};
+  conv.conv = {.x = {w_.rows_.of_layer(state_layer_), DType::f32, 3 * channels, 0},
+               .weight = weights_.conv_weight.data(),
+               .bias = data_or_null(weights_.conv_bias),
+               .width = weights_.width,
+               .silu = false,
+               .state = state.data,
+               .state_dtype = state.dtype,
+               .slot_stride = state.slot_stride};
   WW_RETURN_IF_ERROR(check_short_conv_call(conv));
   run_short_conv(conv, team);
   return {};
@@ -32,7 +40,8 @@ Status ShortConvMixer::forward(const LayerCall& call) {
     keep_rows(w_.outputs_.data(), channels, wanted);
     call.x.keep(wanted);
   }
-  call.x.add(weights_.out, {.data = w_.outputs_.data(), .dtype = DType::f32, .rows = call.x.rows(), .row_stride = channels},
+  call.x.add(weights_.out,
+             {.data = w_.outputs_.data(), .dtype = DType::f32, .rows = call.x.rows(), .row_stride = channels},
              weights_.norms.out);
   return {};
 }

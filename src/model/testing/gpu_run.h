@@ -69,15 +69,16 @@ class GpuRun {
     }
     if (run->attention_ == nullptr) return Status::not_found("no GPU backend " + options.backend);
     run->num_pages_ = (options.max_tokens + options.page_size - 1) / options.page_size;
-    WW_ASSIGN_OR_RETURN(GpuKvCache cache, GpuKvCache::create({.num_layers = run->config_.num_kv_layers(),
-                                                              .num_pages = run->num_pages_ + 3,
-                                                              .page_size = options.page_size,
-                                                              .num_kv_heads = run->config_.num_kv_heads,
-                                                              .k_head_dim = run->config_.head_dim,
-                                                              .v_head_dim = run->config_.cached_v_dim(),
-                                                              .format = options.kv_format,
-                                                              .layout = single_cache_group(run->config_.num_layers,
-                                                                                           run->config_.recurrent_layers)}));
+    WW_ASSIGN_OR_RETURN(
+        GpuKvCache cache,
+        GpuKvCache::create({.num_layers = run->config_.num_kv_layers(),
+                            .num_pages = run->num_pages_ + 3,
+                            .page_size = options.page_size,
+                            .num_kv_heads = run->config_.num_kv_heads,
+                            .k_head_dim = run->config_.head_dim,
+                            .v_head_dim = run->config_.cached_v_dim(),
+                            .format = options.kv_format,
+                            .layout = single_cache_group(run->config_.num_layers, run->config_.recurrent_layers)}));
     run->cache_ = std::make_unique<GpuKvCache>(std::move(cache));
     if (run->config_.has_recurrent_layers()) {
       WW_ASSIGN_OR_RETURN(GpuStateCache states, GpuStateCache::create(state_cache_shape(run->config_, kRunStateSlots,
@@ -87,8 +88,8 @@ class GpuRun {
     run->pages_ = shuffled_pages(run->num_pages_ + 3);
     WW_ASSIGN_OR_RETURN(run->stream_, create_stream());
     WW_ASSIGN_OR_RETURN(run->arrays_, DeviceBuffer::allocate(size_t{1} << 20, "arrays"));
-    WW_ASSIGN_OR_RETURN(run->logits_, DeviceBuffer::allocate(sizeof(float) * options.max_tokens * run->config_.vocab_size,
-                                                            "logits"));
+    WW_ASSIGN_OR_RETURN(run->logits_,
+                        DeviceBuffer::allocate(sizeof(float) * options.max_tokens * run->config_.vocab_size, "logits"));
     return run;
   }
 

@@ -29,19 +29,21 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
   }
   if (run->attention_ == nullptr) return Status::not_found("no backend " + options.backend);
   const int pages = (options.max_tokens + options.page_size - 1) / options.page_size;
-  WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create({.num_layers = config.num_kv_layers(),
-                                                      .num_pages = pages + 3,
-                                                      .page_size = options.page_size,
-                                                      .num_kv_heads = config.num_kv_heads,
-                                                      .k_head_dim = config.head_dim,
-                                                      .v_head_dim = config.cached_v_dim(),
-                                                      .format = options.kv_format,
-                                                      .layout = single_cache_group(config.num_layers, config.recurrent_layers)},
-                                                     std::move(scales)));
+  WW_ASSIGN_OR_RETURN(KvCache cache,
+                      KvCache::create({.num_layers = config.num_kv_layers(),
+                                       .num_pages = pages + 3,
+                                       .page_size = options.page_size,
+                                       .num_kv_heads = config.num_kv_heads,
+                                       .k_head_dim = config.head_dim,
+                                       .v_head_dim = config.cached_v_dim(),
+                                       .format = options.kv_format,
+                                       .layout = single_cache_group(config.num_layers, config.recurrent_layers)},
+                                      std::move(scales)));
   run->cache_ = std::make_unique<KvCache>(std::move(cache));
   if (config.has_recurrent_layers()) {
-    WW_ASSIGN_OR_RETURN(run->recurrent_, HostRecurrent::create(config, state_cache_shape(config, 3, options.state_dtype),
-                                                               {"triton", "triton", "", false}, run->team_));
+    WW_ASSIGN_OR_RETURN(run->recurrent_,
+                        HostRecurrent::create(config, state_cache_shape(config, 3, options.state_dtype),
+                                              {"triton", "triton", "", false}, run->team_));
     for (int slot = 0; slot < 3; ++slot) run->recurrent_->states.fill(slot, std::byte{0xff});  // NaN
   }
   run->pages_ = shuffled_pages(pages + 3);
@@ -49,8 +51,9 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
 }
 
 Status PagedRun::replace_weights(std::shared_ptr<WeightSource> weights) {
-  WW_ASSIGN_OR_RETURN(model_, build_decoder(bundle_.config, std::move(weights),
-                                            {.dtype = options_.dtype, .max_positions = options_.max_tokens, .progress = {}}, team_));
+  WW_ASSIGN_OR_RETURN(
+      model_, build_decoder(bundle_.config, std::move(weights),
+                            {.dtype = options_.dtype, .max_positions = options_.max_tokens, .progress = {}}, team_));
   return {};
 }
 

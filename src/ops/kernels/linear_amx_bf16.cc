@@ -2,8 +2,8 @@
 // tile registers while 32 values of k go by per step. One row runs through the same instruction,
 // so a row's bits do not depend on how many rows there are.
 //
-// Rows of x are often a power of two apart, where all of them compete for a few places of the cache; so a range of 32 rows is
-// copied to where its tiles lie one behind the other, if enough panels meet it.
+// Rows of x are often a power of two apart, where all of them compete for a few places of the cache; so a range of 32
+// rows is copied to where its tiles lie one behind the other, if enough panels meet it.
 #if defined(__x86_64__)
 #include <immintrin.h>
 

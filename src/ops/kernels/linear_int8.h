@@ -1,5 +1,5 @@
-// Products of compressed panels with rows rounded to 8 bits, multiplied as integers. A tier's .cc includes this file once
-// and is compiled with what its dot product needs: VNNI, AVX-512 or AVX2 without it, or plain C++.
+// Products of compressed panels with rows rounded to 8 bits, multiplied as integers. A tier's .cc includes this file
+// once and is compiled with what its dot product needs: VNNI, AVX-512 or AVX2 without it, or plain C++.
 //
 // Integer sums are exact and every element adds its groups of 32 in ascending k, so the bits of a row do not depend on
 // the rows beside it.
@@ -23,8 +23,8 @@ constexpr int kInt8Rows = 3;
 constexpr int kInt8Rows = 2;
 #endif
 
-// acc + the four products of each lane's unsigned bytes with x's signed ones. kWide: bytes may be above 127, where sums of
-// two products do not fit 16 bits.
+// acc + the four products of each lane's unsigned bytes with x's signed ones. kWide: bytes may be above 127, where sums
+// of two products do not fit 16 bits.
 #if defined(__AVX512VNNI__)
 template <bool kWide>
 WW_INLINE IVec dot4(IVec acc, IVec w, int32_t x) {
@@ -374,8 +374,8 @@ void quantize_row(const float* x, int64_t k, unsigned char* row) {
 }
 
 constexpr Int8Kernels int8_kernels() {
-  return {int8_tile<Int8Q8_0>, int8_tile<Int8Q4_0>, int8_tile<Int8Q4_1>, int8_tile<Int8Q4K>, int8_tile<Int8Q5K>, int8_tile<Int8Q6K>,
-          int8_tile<Int8IQ4NL>, int8_tile<Int8IQ4XS>, quantize_row};
+  return {int8_tile<Int8Q8_0>, int8_tile<Int8Q4_0>,  int8_tile<Int8Q4_1>,  int8_tile<Int8Q4K>, int8_tile<Int8Q5K>,
+          int8_tile<Int8Q6K>,  int8_tile<Int8IQ4NL>, int8_tile<Int8IQ4XS>, quantize_row};
 }
 
 }  // namespace

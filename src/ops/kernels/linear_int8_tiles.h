@@ -1,8 +1,8 @@
 // The products of linear_int8.h on AMX tiles: 16 rows times one panel, a group of 32 values of k at a time. Panels are
 // expanded to bytes in ranges that stay in L1 while all rows go by.
 //
-// The integer sums of a group are exact in both files, and each joins a row in the same order by the same operations, so
-// both give the same bits and few rows, for which expanding does not pay, are left to the other.
+// The integer sums of a group are exact in both files, and each joins a row in the same order by the same operations,
+// so both give the same bits and few rows, for which expanding does not pay, are left to the other.
 #pragma once
 
 #include "ops/kernels/amx_tiles.h"

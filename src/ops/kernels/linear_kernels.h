@@ -25,8 +25,8 @@ struct GemmTile {
   bool load_acc = false;
 };
 
-// A row of k activations rounded to 8 bits, k a multiple of 32: codes int8[k], then of every group of 32 a scale f32 and
-// scale * sum of its codes f32, then of every 16 the sum of their codes int32. x ~ scale * code.
+// A row of k activations rounded to 8 bits, k a multiple of 32: codes int8[k], then of every group of 32 a scale f32
+// and scale * sum of its codes f32, then of every 16 the sum of their codes int32. x ~ scale * code.
 constexpr int64_t int8_row_bytes(int64_t k) { return k + k / 2; }
 
 // acc[rows, panels * 16] = x[rows, k] * panels^T of compressed panels.
@@ -69,7 +69,8 @@ struct FinishTile {
   int cols = 0;                          // columns of y in this tile
   RowBest* best = nullptr;               // [rows], taught this tile's columns; f32 y only
   int first_col = 0;                     // of the tile in y, for `best`
-  const float* addend = nullptr;         // at the tile's first column; null: none. Under a GLU up's are addend_up behind gate's
+  const float* addend =
+      nullptr;  // at the tile's first column; null: none. Under a GLU up's are addend_up behind gate's
   int64_t addend_stride = 0;
   const int32_t* addend_rows = nullptr;  // [rows] whose row of the addend joins, -1: none
   int64_t addend_up = 0;

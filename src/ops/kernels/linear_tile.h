@@ -253,7 +253,9 @@ WW_INLINE void put_nibbles(const PanelWord* codes, Vec scale, Vec offset, void* 
 // Four codes, the bytes of a word: w = scale * (code - 128).
 template <class Write>
 WW_INLINE void put_bytes(IVec word, Vec scale, void* out, int k) {
-  const auto value = [&](IVec code) __attribute__((always_inline)) { return vmul(scale, vto_float(isub(code, iset1(128)))); };
+  const auto value = [&](IVec code) __attribute__((always_inline)) {
+    return vmul(scale, vto_float(isub(code, iset1(128))));
+  };
   Write::put(out, k, value(bits_at<0>(word, 255)), value(bits_at<8>(word, 255)));
   Write::put(out, k + 2, value(bits_at<16>(word, 255)), value(bits_at<24>(word, 255)));
 }
@@ -331,7 +333,8 @@ WW_INLINE void put_q5(IVec low, IVec high, Vec scale, Vec offset, void* out, int
   const auto value = [&](IVec nibble, IVec top) __attribute__((always_inline)) {
     return vfma(scale, vto_float(ior(nibble, ishl<4>(top))), offset);
   };
-  Write::put(out, k, value(bits_at<0>(low, 15), bits_at<kTop>(high, 1)), value(bits_at<8>(low, 15), bits_at<8 + kTop>(high, 1)));
+  Write::put(out, k, value(bits_at<0>(low, 15), bits_at<kTop>(high, 1)),
+             value(bits_at<8>(low, 15), bits_at<8 + kTop>(high, 1)));
   Write::put(out, k + 2, value(bits_at<16>(low, 15), bits_at<16 + kTop>(high, 1)),
              value(bits_at<24>(low, 15), bits_at<24 + kTop>(high, 1)));
   Write::put(out, k + 4, value(bits_at<4>(low, 15), bits_at<kTop + 1>(high, 1)),
@@ -388,8 +391,8 @@ void dequantize_q6_k(const unsigned char* panel, int64_t k_begin, int k_count, v
 
 template <class Write>
 constexpr DequantizeKernels dequantize_kernels() {
-  return {dequantize_q8_0<Write>, dequantize_q4_0<Write>, dequantize_q4_1<Write>,
-          dequantize_q4_k<Write>, dequantize_q5_k<Write>, dequantize_q6_k<Write>, dequantize_iq4_nl<Write>, dequantize_iq4_xs<Write>};
+  return {dequantize_q8_0<Write>, dequantize_q4_0<Write>, dequantize_q4_1<Write>,   dequantize_q4_k<Write>,
+          dequantize_q5_k<Write>, dequantize_q6_k<Write>, dequantize_iq4_nl<Write>, dequantize_iq4_xs<Write>};
 }
 
 constexpr LinearKernels linear_kernels(GemmTileFn bf16_dot, const Int8Kernels* int8, int tile_panels = kTierPanels) {

@@ -74,8 +74,8 @@ WW_INLINE Vec vgelu_tanh(Vec x) {
   return vmul(x, vsigmoid(vmul(inner, vset1(1.5957691216057308f))));
 }
 
-// x * (the normal distribution's mass below x). The mass of the tail is erfc(z) / 2 = t / 2 exp(-z^2 + p(t)), t = 1 / (1 + z / 2),
-// with the Chebyshev fit p of Press et al. (Numerical Recipes), whose relative error is below 1.2e-7.
+// x * (the normal distribution's mass below x). The mass of the tail is erfc(z) / 2 = t / 2 exp(-z^2 + p(t)), t = 1 /
+// (1 + z / 2), with the Chebyshev fit p of Press et al. (Numerical Recipes), whose relative error is below 1.2e-7.
 WW_INLINE Vec vgelu(Vec x) {
   const Vec z = vmul(vabs(x), vset1(0.70710678118654752f));
   const Vec t = vdiv(vset1(1.0f), vfma(z, vset1(0.5f), vset1(1.0f)));

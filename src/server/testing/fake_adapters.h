@@ -28,8 +28,12 @@ class FakeAdapters : public AdapterStore {
   }
   Result<AdapterInfo> load_from_root(const std::string& name, const std::string& path) override {
     if (path == "outside") return Status::not_found("lora_path names no folder below --lora-root.", "lora_path");
-    if (path == "broken") return Status::data_loss("adapter_model.safetensors: too short for a safetensors file", "adapter_model.safetensors");
-    if (path == "too-many") return Status(StatusCode::resource_exhausted, "64 adapters are loaded, as many as --max-loaded-loras allows", "--max-loaded-loras");
+    if (path == "broken")
+      return Status::data_loss("adapter_model.safetensors: too short for a safetensors file",
+                               "adapter_model.safetensors");
+    if (path == "too-many")
+      return Status(StatusCode::resource_exhausted, "64 adapters are loaded, as many as --max-loaded-loras allows",
+                    "--max-loaded-loras");
     if (!any_) add(name, "/adapters/" + path);
     return adapters_.back();
   }
@@ -37,7 +41,8 @@ class FakeAdapters : public AdapterStore {
     if (any_) return {};
     const size_t before = adapters_.size();
     std::erase_if(adapters_, [&](const AdapterInfo& adapter) { return adapter.name == name; });
-    return adapters_.size() < before ? Status() : Status::not_found("There is no adapter called " + name + ".", "lora_name");
+    return adapters_.size() < before ? Status()
+                                     : Status::not_found("There is no adapter called " + name + ".", "lora_name");
   }
   std::vector<AdapterInfo> list() const override { return adapters_; }
 

@@ -247,7 +247,8 @@ class FakeEngine : public Engine {
   void add_states(const Live& live, OutputDelta* delta) const {
     if (live.request.states != StateWish::each) return;
     const int positions = delta->prompt_tokens + std::max(delta->completion_tokens - 1, 0);
-    for (int i = 0; i < positions; ++i) delta->states.insert(delta->states.end(), options_.info.hidden_size, static_cast<float>(i));
+    for (int i = 0; i < positions; ++i)
+      delta->states.insert(delta->states.end(), options_.info.hidden_size, static_cast<float>(i));
   }
 
   static PositionLogprobs logprobs_of(const GenerateRequest& request, int32_t token) {

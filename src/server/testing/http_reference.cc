@@ -155,7 +155,8 @@ class Reader {
       size_t room = limits_.max_chunk_line_bytes;
       const std::string line = read_line(&room, 400);
       std::smatch part;
-      if (line.empty() || !std::isxdigit(static_cast<unsigned char>(line[0])) || !std::regex_match(line, part, kChunk)) {
+      if (line.empty() || !std::isxdigit(static_cast<unsigned char>(line[0])) ||
+          !std::regex_match(line, part, kChunk)) {
         throw Failure{400};
       }
       const uint64_t size = std::stoull("0" + part[1].str(), nullptr, 16);

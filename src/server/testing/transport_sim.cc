@@ -11,7 +11,8 @@ class SimSocket : public Socket {
 
   IoResult read(char* into, size_t max_bytes) override {
     if (sim_.io_breaks()) return {IoResult::State::closed, 0};
-    if (wire_->to_server.empty()) return {wire_->client_left ? IoResult::State::closed : IoResult::State::would_block, 0};
+    if (wire_->to_server.empty())
+      return {wire_->client_left ? IoResult::State::closed : IoResult::State::would_block, 0};
     const size_t bytes = std::min({max_bytes, wire_->to_server.size(), 1 + sim_.pick(3000)});
     wire_->to_server.copy(into, bytes);
     wire_->to_server.erase(0, bytes);
@@ -48,7 +49,8 @@ class SimSocket : public Socket {
 namespace {
 
 std::string event_of(const SimRequest& request, int index) {
-  return "data: " + std::to_string(request.id) + ":" + std::to_string(index) + std::string(request.event_bytes, '.') + "\n\n";
+  return "data: " + std::to_string(request.id) + ":" + std::to_string(index) + std::string(request.event_bytes, '.') +
+         "\n\n";
 }
 
 // One answer taken off the front of `bytes`; `whole` is false where its end is missing.
@@ -141,7 +143,8 @@ TransportSim::~TransportSim() { transport_->close_all(); }
 
 Router TransportSim::make_router() {
   Router router;
-  router.add({"GET", "/ping", AuthLevel::open, [](auto, auto writer) { writer->send(200, "text/plain", "pong"); }, true});
+  router.add(
+      {"GET", "/ping", AuthLevel::open, [](auto, auto writer) { writer->send(200, "text/plain", "pong"); }, true});
   router.add({"POST", "/echo", AuthLevel::api_key,
               [](auto request, auto writer) { writer->send(200, "text/plain", request->body); }});
   router.add({"GET", "/stream/*", AuthLevel::api_key, [this](auto request, auto writer) {

@@ -36,7 +36,8 @@ __global__ void draft_inputs_kernel(DraftInputsCall call) {
     float values[kPack];
     load_f32(from + i, values);
 #pragma unroll
-    for (int j = 0; j < kPack; ++j) values[j] *= norm != nullptr ? scale * (norm[i + j] + call.norm_weight_offset) : scale;
+    for (int j = 0; j < kPack; ++j)
+      values[j] *= norm != nullptr ? scale * (norm[i + j] + call.norm_weight_offset) : scale;
     store_f32(out + i, values);
   }
 }

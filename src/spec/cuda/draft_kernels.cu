@@ -37,8 +37,8 @@ void with_dtype(DType dtype, Launch&& launch) {
 
 void top_choices(const TopChoicesCall& call, void* stream) {
   if (call.rows == 0) return;
-  top_choices_kernel<<<call.rows, kTopThreads, 0, static_cast<cudaStream_t>(stream)>>>(call.logits, call.vocab_size,
-                                                                                        call.tokens, call.topk, call.out);
+  top_choices_kernel<<<call.rows, kTopThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      call.logits, call.vocab_size, call.tokens, call.topk, call.out);
 }
 
 void draft_inputs(const DraftInputsCall& call, void* stream) {

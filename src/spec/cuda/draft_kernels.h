@@ -1,6 +1,6 @@
-// What a draft model's passes do on a GPU besides the model: the likeliest tokens of rows of logits, the rows that a draft
-// head begins with, and the hidden states that it keeps. Everything enqueues on `stream` (a cudaStream_t), allocates
-// nothing, and leaves launch errors with the runtime. A row's bits do not depend on the other rows.
+// What a draft model's passes do on a GPU besides the model: the likeliest tokens of rows of logits, the rows that a
+// draft head begins with, and the hidden states that it keeps. Everything enqueues on `stream` (a cudaStream_t),
+// allocates nothing, and leaves launch errors with the runtime. A row's bits do not depend on the other rows.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ struct TopChoicesCall {
 };
 void top_choices(const TopChoicesCall& call, void* stream);
 
-// out[i] = [scale * table[id(i)] | features[feature_rows[i]]], each half through its RMS norm where that has a weight; id(i) is
-// ids[i], or the token of choices[-1 - ids[i]] where that is negative.
+// out[i] = [scale * table[id(i)] | features[feature_rows[i]]], each half through its RMS norm where that has a weight;
+// id(i) is ids[i], or the token of choices[-1 - ids[i]] where that is negative.
 struct DraftInputsCall {
   const void* table = nullptr;            // [vocab, cols] of `dtype`
   float scale = 1;

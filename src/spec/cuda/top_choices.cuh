@@ -1,6 +1,6 @@
 // The likeliest tokens of a row by one block: pass by pass the largest key below the one before, where a key orders by
-// value, then by the lower id. The first pass adds up the probabilities, too. For draft_kernels.cu, and for its test, which
-// runs it on the host.
+// value, then by the lower id. The first pass adds up the probabilities, too. For draft_kernels.cu, and for its test,
+// which runs it on the host.
 #pragma once
 
 #include "spec/draft_tree.h"

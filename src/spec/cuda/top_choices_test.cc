@@ -23,7 +23,8 @@ void expect_as_on_the_cpu(const std::vector<float>& logits, int topk, Order orde
   matrix.insert(matrix.end(), logits.begin(), logits.end());
   std::vector<DraftChoice> got(3 * topk, DraftChoice{-7, 7});
   const int32_t* const tokens = nullptr;
-  host_cta::run(kTopThreads, order, [&] { top_choices_kernel(matrix.data(), vocab_size, tokens, topk, got.data()); }, {1, 0});
+  host_cta::run(kTopThreads, order, [&] { top_choices_kernel(matrix.data(), vocab_size, tokens, topk, got.data()); },
+                {1, 0});
   std::vector<DraftChoice> expected;
   warpweave::top_choices(logits, topk, expected);
   expected.resize(topk, {0, kImpossibleChoice});
@@ -42,7 +43,8 @@ TEST(TopChoices, AreThoseOfTheCpu) {
     std::vector<float> logits(vocab_size);
     for (float& x : logits) x = normal(rng);
     for (const int topk : {1, 4, 8}) {
-      for (const Order order : {Order::ascending, Order::descending, Order::random}) expect_as_on_the_cpu(logits, topk, order);
+      for (const Order order : {Order::ascending, Order::descending, Order::random})
+        expect_as_on_the_cpu(logits, topk, order);
     }
   }
 }
@@ -68,7 +70,8 @@ TEST(TopChoices, ColumnsMayStandForTokens) {
   const std::vector<float> logits = {0, 3, 1};
   const std::vector<int32_t> tokens = {7, 90, 5000};
   std::vector<DraftChoice> got(2);
-  host_cta::run(kTopThreads, Order::ascending, [&] { top_choices_kernel(logits.data(), 3, tokens.data(), 2, got.data()); });
+  host_cta::run(kTopThreads, Order::ascending,
+                [&] { top_choices_kernel(logits.data(), 3, tokens.data(), 2, got.data()); });
   EXPECT_EQ(got[0].token, 90);
   EXPECT_EQ(got[1].token, 5000);
 }

@@ -3,8 +3,8 @@
 //
 // Values are immutable and cheap to copy (strings and containers are shared), except the attributes
 // of a namespace. Lists and dicts know how deep and how heavy they are when written out in full, so
-// that none can be built that would exhaust the stack or the machine when walked, printed or freed. Failures are thrown as jinja::Error and caught in
-// chat_template.cc; none leaves the library.
+// that none can be built that would exhaust the stack or the machine when walked, printed or freed. Failures are thrown
+// as jinja::Error and caught in chat_template.cc; none leaves the library.
 #pragma once
 
 #include <cstdint>

@@ -35,8 +35,9 @@ utf8proc_int32_t signed_code(char32_t c) { return static_cast<utf8proc_int32_t>(
 
 // Appends the mapping of more than one character, if there is one.
 bool append_long(std::span<const LongCaseMapping> mappings, char32_t c, std::u32string* out) {
-  const auto found = std::lower_bound(mappings.begin(), mappings.end(), c,
-                                      [](const LongCaseMapping& mapping, char32_t value) { return mapping.from < value; });
+  const auto found =
+      std::lower_bound(mappings.begin(), mappings.end(), c,
+                       [](const LongCaseMapping& mapping, char32_t value) { return mapping.from < value; });
   if (found == mappings.end() || found->from != c) return false;
   for (const char32_t part : found->to) {
     if (part != 0) *out += part;

@@ -1,6 +1,7 @@
-// Properties, cases and normalization forms of Unicode 15 by code point: utf8proc (Unicode 15 in Debian 12) and, for what
-// it does not tell, small tables made from the Unicode Character Database (tables.inc, tools/make_unicode_tables.py).
-// All functions are pure and thread-safe; a value that is no code point has no property and maps to itself.
+// Properties, cases and normalization forms of Unicode 15 by code point: utf8proc (Unicode 15 in Debian 12) and, for
+// what it does not tell, small tables made from the Unicode Character Database (tables.inc,
+// tools/make_unicode_tables.py). All functions are pure and thread-safe; a value that is no code point has no property
+// and maps to itself.
 #pragma once
 
 #include <cstdint>

@@ -53,7 +53,8 @@ uint64_t digest_of_form(Form form) {
 // in titles, the character database and Python make it U+0399.
 TEST(Unicode, EveryCodePointIsAsInIcu) {
   if (std::string_view(utf8proc_unicode_version()) != "15.0.0") GTEST_SKIP() << "utf8proc of another Unicode";
-  EXPECT_EQ(digest_of([](char32_t c, Digest* digest) { digest->add(static_cast<uint32_t>(category(c))); }), 12339144665706803666u);
+  EXPECT_EQ(digest_of([](char32_t c, Digest* digest) { digest->add(static_cast<uint32_t>(category(c))); }),
+            12339144665706803666u);
   EXPECT_EQ(digest_of_bits(is_printable), 857050304926092493u);
   EXPECT_EQ(digest_of_bits(is_punctuation_of_8), 15320549807360688410u);
   EXPECT_EQ(digest_of_bits(is_alphabetic), 15317534024488489651u);

@@ -3,5 +3,6 @@
 #include "attention/registry.h"
 
 namespace warpweave {
-WW_REGISTER_ATTENTION_BACKEND(cutlass_mla, cutlass_mla::kMlaCaps, cuda::create_mla<cutlass_mla::kMlaCaps, cutlass_mla::kMla.choice>)
+WW_REGISTER_ATTENTION_BACKEND(cutlass_mla, cutlass_mla::kMlaCaps,
+                              cuda::create_mla<cutlass_mla::kMlaCaps, cutlass_mla::kMla.choice>)
 }

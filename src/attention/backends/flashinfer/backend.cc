@@ -19,5 +19,6 @@ std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
 
 namespace warpweave {
 WW_REGISTER_ATTENTION_BACKEND(flashinfer, flashinfer::kCaps, flashinfer::create)
-WW_REGISTER_ATTENTION_BACKEND(flashinfer_mla, flashinfer::kMlaCaps, cuda::create_mla<flashinfer::kMlaCaps, flashinfer::kMla.choice>)
+WW_REGISTER_ATTENTION_BACKEND(flashinfer_mla, flashinfer::kMlaCaps,
+                              cuda::create_mla<flashinfer::kMlaCaps, flashinfer::kMla.choice>)
 }

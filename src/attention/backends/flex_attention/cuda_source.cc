@@ -135,7 +135,8 @@ std::string value_of(const Node& node, const std::string& a, const std::string& 
     case Op::div: return real ? a + " / " + b : fmt::format("mod_divide({}, {})", a, b);
     case Op::modulo: return fmt::format("mod_modulo({}, {})", a, b);
     case Op::negate: return real ? "-" + a : fmt::format("(int)(0u - (u32){})", a);
-    case Op::absolute: return real ? fmt::format("fabsf({})", a) : fmt::format("{0} < 0 ? (int)(0u - (u32){0}) : {0}", a);
+    case Op::absolute:
+      return real ? fmt::format("fabsf({})", a) : fmt::format("{0} < 0 ? (int)(0u - (u32){0}) : {0}", a);
     case Op::minimum: return fmt::format("{1} < {0} ? {1} : {0}", a, b);
     case Op::maximum: return fmt::format("{0} < {1} ? {1} : {0}", a, b);
     case Op::less: return a + " < " + b;
@@ -159,9 +160,10 @@ std::string body(const mods::Expression& expression) {
   for (size_t i = 0; i < expression.nodes.size(); ++i) {
     const Node& node = expression.nodes[i];
     const auto name = [](uint16_t part) { return fmt::format("v{}", part); };
-    const std::string value = node.op == Op::constant            ? constant(node)
-                              : mods::operand_count(node.op) == 0 ? variable(node.op)
-                                                                  : value_of(node, name(node.a), name(node.b), name(node.c));
+    const std::string value = node.op == Op::constant ? constant(node)
+                              : mods::operand_count(node.op) == 0
+                                  ? variable(node.op)
+                                  : value_of(node, name(node.a), name(node.b), name(node.c));
     text += fmt::format("  const {} v{} = {};\n", node.type == ValueType::real ? "float" : "int", i, value);
   }
   return text + fmt::format("  return v{};\n", expression.nodes.size() - 1);

@@ -77,14 +77,27 @@ TEST(CudaSource, NothingForNoModifiers) {
 
 TEST(CudaSource, ScoresAreThoseOfTheEvaluator) {
   SKIP_WITHOUT_COMPILER();
-  for (const char* text :
-       {"score", "q_idx * kv_idx - 100 * h", "(q_idx - kv_idx) / 8", "(q_idx - kv_idx) % 8", "(kv_idx - q_idx) / -3",
-        "(q_idx - kv_idx) / (h - 1)", "(kv_idx - q_idx) % (h - 1)", "abs(q_idx - kv_idx) * 1000000000",
-        "-(kv_idx * kv_idx)", "min(q_idx, kv_idx, 40) - max(h, kv_idx % 3)", "int(kv_idx == q_idx) - int(kv_idx != h) * 2",
-        "alibi", "softcap(3, alibi) + float(kv_idx) / float(q_idx + 1)", "exp(score) / (1 + exp(score))",
-        "log(abs(score) + 0.001)", "tanh(score * 3)", "sqrt(score * score)", "score < 0 ? -score : score * 2",
-        "(score > 0) == (kv_idx < q_idx) ? 1.5 : score", "b + q_len * 2 - kv_len + num_heads * head_dim",
-        "score > 0 && !(h == 1) || q_idx >= 62 ? 1e-3 : 2147483647"}) {
+  for (const char* text : {"score",
+                           "q_idx * kv_idx - 100 * h",
+                           "(q_idx - kv_idx) / 8",
+                           "(q_idx - kv_idx) % 8",
+                           "(kv_idx - q_idx) / -3",
+                           "(q_idx - kv_idx) / (h - 1)",
+                           "(kv_idx - q_idx) % (h - 1)",
+                           "abs(q_idx - kv_idx) * 1000000000",
+                           "-(kv_idx * kv_idx)",
+                           "min(q_idx, kv_idx, 40) - max(h, kv_idx % 3)",
+                           "int(kv_idx == q_idx) - int(kv_idx != h) * 2",
+                           "alibi",
+                           "softcap(3, alibi) + float(kv_idx) / float(q_idx + 1)",
+                           "exp(score) / (1 + exp(score))",
+                           "log(abs(score) + 0.001)",
+                           "tanh(score * 3)",
+                           "sqrt(score * score)",
+                           "score < 0 ? -score : score * 2",
+                           "(score > 0) == (kv_idx < q_idx) ? 1.5 : score",
+                           "b + q_len * 2 - kv_len + num_heads * head_dim",
+                           "score > 0 && !(h == 1) || q_idx >= 62 ? 1e-3 : 2147483647"}) {
     mods::Modifiers modifiers;
     modifiers.score = mods::parse_score_modifier(text).value();
     const Compiled compiled(modifiers);
@@ -105,13 +118,13 @@ TEST(CudaSource, ScoresAreThoseOfTheEvaluator) {
 TEST(CudaSource, CoverageHoldsForEveryCell) {
   SKIP_WITHOUT_COMPILER();
   struct Row { const char* mask; int least_decided; };  // of the 64 boxes
-  for (const Row row : {Row{"causal", 56}, Row{"window(20)", 40}, Row{"chunked(16)", 56}, Row{"prefix_lm(24)", 56},
-                        Row{"causal && document(20, 40)", 40}, Row{"true", 64}, Row{"false", 64},
-                        Row{"kv_idx < 16 || q_idx - kv_idx < 5 && causal", 50}, Row{"causal && (q_idx - kv_idx) % 3 == 0", 20},
-                        Row{"causal && (h < 2 || q_idx - kv_idx < 30)", 20}, Row{"b == 3 ? causal : window(9)", 40},
-                        Row{"kv_idx >= kv_len - q_len", 56}, Row{"abs(q_idx - kv_idx) <= 8", 30},
-                        Row{"q_idx * 1000000000 < kv_idx", 0}, Row{"q_idx / 2.0 > kv_idx", 0},
-                        Row{"min(q_idx, kv_idx) / (h - 2) != 3", 0}, Row{"!(kv_idx % 8 < 4)", 0}}) {
+  for (const Row row :
+       {Row{"causal", 56}, Row{"window(20)", 40}, Row{"chunked(16)", 56}, Row{"prefix_lm(24)", 56},
+        Row{"causal && document(20, 40)", 40}, Row{"true", 64}, Row{"false", 64},
+        Row{"kv_idx < 16 || q_idx - kv_idx < 5 && causal", 50}, Row{"causal && (q_idx - kv_idx) % 3 == 0", 20},
+        Row{"causal && (h < 2 || q_idx - kv_idx < 30)", 20}, Row{"b == 3 ? causal : window(9)", 40},
+        Row{"kv_idx >= kv_len - q_len", 56}, Row{"abs(q_idx - kv_idx) <= 8", 30}, Row{"q_idx * 1000000000 < kv_idx", 0},
+        Row{"q_idx / 2.0 > kv_idx", 0}, Row{"min(q_idx, kv_idx) / (h - 2) != 3", 0}, Row{"!(kv_idx % 8 < 4)", 0}}) {
     mods::Modifiers modifiers;
     modifiers.mask = mods::parse_mask_modifier(row.mask).value();
     const Compiled compiled(modifiers);

@@ -23,7 +23,8 @@ const BackendRegistration* find_backend(AttentionKind kind = AttentionKind::mha)
   if (!gpu.ok()) return nullptr;
   const auto arch = arch_of_compute_capability(gpu->compute_capability);
   for (const BackendRegistration& backend : built_backends()) {
-    if (backend.caps->name == "flex_attention" && backend.caps->kinds.has(kind) && arch && backend.caps->archs.has(*arch)) {
+    if (backend.caps->name == "flex_attention" && backend.caps->kinds.has(kind) && arch &&
+        backend.caps->archs.has(*arch)) {
       return &backend;
     }
   }
@@ -41,7 +42,8 @@ class OnDevice {
     call_.q_dtype = dtype;
     std::vector<uint16_t> bits;
     for (size_t i = 0; i < values; ++i) bits.push_back(f32_to_bf16(host_.call.q_f32()[i]));
-    call_.q = dtype == DType::f32 ? copy(std::span(host_.call.q_f32(), values)) : static_cast<const void*>(copy(std::span<const uint16_t>(bits)));
+    call_.q = dtype == DType::f32 ? copy(std::span(host_.call.q_f32(), values))
+                                  : static_cast<const void*>(copy(std::span<const uint16_t>(bits)));
     call_.k.data = copy(std::span(static_cast<const uint16_t*>(host_.call.k.data), host_.pool_values()));
     const bool latent = host_.call.v.data == host_.call.k.data;
     call_.v.data = latent ? call_.k.data

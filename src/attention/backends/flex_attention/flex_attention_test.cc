@@ -108,7 +108,9 @@ TEST(FlexProgram, ComputesTiles) {
     for (float& s : before) s = normal(random);
     for (CpuTier tier : tiers()) {
 #if defined(__x86_64__)
-      const Strips& strips = tier >= CpuTier::avx512 ? kAvx512Strips : tier >= CpuTier::avx2 ? kAvx2Strips : kScalarStrips;
+      const Strips& strips = tier >= CpuTier::avx512 ? kAvx512Strips
+                             : tier >= CpuTier::avx2 ? kAvx2Strips
+                                                     : kScalarStrips;
 #else
       const Strips& strips = kScalarStrips;
 #endif

@@ -79,8 +79,13 @@ class Batch {
     call.q = q_.data();
     call.q_token_stride = kHeads * dims_.k;
     call.out_token_stride = kHeads * dims_.v;
-    call.k = {.data = k_.data(), .format = KvFormat::bf16, .page_stride = kPage * dims_.kv_heads * dims_.k,
-              .token_stride = dims_.kv_heads * dims_.k, .head_stride = dims_.k, .block_scales = nullptr, .head_scales = nullptr};
+    call.k = {.data = k_.data(),
+              .format = KvFormat::bf16,
+              .page_stride = kPage * dims_.kv_heads * dims_.k,
+              .token_stride = dims_.kv_heads * dims_.k,
+              .head_stride = dims_.k,
+              .block_scales = nullptr,
+              .head_scales = nullptr};
     call.v = call.k;
     if (dims_.v < dims_.k) {
       v_ = k_;
@@ -128,7 +133,8 @@ class Batch {
                                                   : mods::evaluate(modifiers.mask, cell).integer != 0;
       if (!visible) continue;
       double score = 0;
-      for (int d = 0; d < dims_.k; ++d) score += q_[(row * kHeads + h) * dims_.k + d] * static_cast<double>(at(k_, r, t, kv_head, d));
+      for (int d = 0; d < dims_.k; ++d)
+        score += q_[(row * kHeads + h) * dims_.k + d] * static_cast<double>(at(k_, r, t, kv_head, d));
       cell.score = score * call.scale;
       if (!modifiers.score.empty()) cell.score = mods::evaluate(modifiers.score, cell).real;
       sum += weights[t] = std::exp(cell.score);

@@ -136,7 +136,8 @@ void ReferenceBackend::gather(const ForwardBatch& batch, const KvPoolView& pool,
   out.clear();
   for (int kv = 0; kv < batch.kv_lens[head.request]; ++kv) {
     const int64_t page = batch.pages_of(head.request)[kv / batch.page_size];
-    const int64_t at = page * pool.page_stride + kv % batch.page_size * pool.token_stride + head.kv_head * pool.head_stride;
+    const int64_t at =
+        page * pool.page_stride + kv % batch.page_size * pool.token_stride + head.kv_head * pool.head_stride;
     const bool packed = kv_format_is_packed(pool.format);
     for (int i = 0; i < head.dim; ++i) {
       out.push_back(packed ? packed_element(pool.format, static_cast<const unsigned char*>(pool.data) + at, i)

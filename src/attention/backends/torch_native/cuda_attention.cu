@@ -222,7 +222,8 @@ Status launch_for(const ForwardBatch& batch, const AttentionCall& call) {
 
 int cuda_code_version() {
   cudaFuncAttributes attributes = {};
-  if (cudaFuncGetAttributes(&attributes, attention_kernel<KvFormat::bf16, kMaxHeadDim>) == cudaSuccess) return attributes.ptxVersion;
+  if (cudaFuncGetAttributes(&attributes, attention_kernel<KvFormat::bf16, kMaxHeadDim>) == cudaSuccess)
+    return attributes.ptxVersion;
   cudaGetLastError();
   return 0;
 }

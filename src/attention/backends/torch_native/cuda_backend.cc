@@ -29,7 +29,9 @@ class CudaBackend : public AttentionBackend {
   const Caps& caps_;
 };
 
-std::unique_ptr<AttentionBackend> create_cuda(const BackendContext&) { return std::make_unique<CudaBackend>(kCudaCaps); }
+std::unique_ptr<AttentionBackend> create_cuda(const BackendContext&) {
+  return std::make_unique<CudaBackend>(kCudaCaps);
+}
 std::unique_ptr<AttentionBackend> create_cuda_mla(const BackendContext&) {
   return std::make_unique<CudaBackend>(kCudaMlaCaps);
 }

@@ -3,5 +3,6 @@
 #include "attention/registry.h"
 
 namespace warpweave {
-WW_REGISTER_ATTENTION_BACKEND(trtllm_mla, trtllm_mla::kMlaCaps, cuda::create_mla<trtllm_mla::kMlaCaps, trtllm_mla::kMla.choice>)
+WW_REGISTER_ATTENTION_BACKEND(trtllm_mla, trtllm_mla::kMlaCaps,
+                              cuda::create_mla<trtllm_mla::kMlaCaps, trtllm_mla::kMla.choice>)
 }

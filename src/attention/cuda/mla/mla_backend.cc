@@ -17,7 +17,8 @@ namespace {
 constexpr int kUncutRows = 128;
 // Drafts are never cut: their tokens may form a tree.
 bool is_draft(const ForwardBatch& batch) {
-  return batch.tree_mask_words > 0 || batch.mode == ForwardMode::target_verify || batch.mode == ForwardMode::draft_extend;
+  return batch.tree_mask_words > 0 || batch.mode == ForwardMode::target_verify ||
+         batch.mode == ForwardMode::draft_extend;
 }
 
 // Query tokens of a slice: two row tiles, which CTAs compute side by side over the same tokens; one beside decoding
@@ -122,7 +123,8 @@ Status MlaBackend::forward(const ForwardBatch& batch, const AttentionCall& call)
   if (batch.num_tokens == 0) return {};
   const auto stream = static_cast<cudaStream_t>(batch.device.stream);
   MlaParams p = params_of(batch, call);
-  if (deterministic_ && is_draft(batch)) return Status::internal("attention: drafts are not verified deterministically");
+  if (deterministic_ && is_draft(batch))
+    return Status::internal("attention: drafts are not verified deterministically");
   if (!is_draft(batch) && p.max_q_len > 1 && (deterministic_ || p.max_q_len * p.num_heads > kUncutRows)) {
     WW_RETURN_IF_ERROR(cut(batch, deterministic_ ? 1 : slice_tokens_of(batch, p), p));
   }

@@ -1,5 +1,5 @@
-// Latent attention on an NVIDIA GPU as a backend (mla_decode.h). Every name that users may write is this class, with Caps of
-// its own and a choice of kernels.
+// Latent attention on an NVIDIA GPU as a backend (mla_decode.h). Every name that users may write is this class, with
+// Caps of its own and a choice of kernels.
 //
 // Decode, verification and short extends go to the kernels as they are; longer ones as slices of a few tokens
 // (mla_slices.h), each of which sees its own past only. Plans are made on the device by a forward's first layer and
@@ -7,8 +7,8 @@
 // layout; the slices' arrays grow, outside of graphs, which hold decode steps alone. One stream at a time, as
 // AttentionBackend says.
 //
-// With BackendContext::deterministic every token is a request of its own, no request's KV is split among CTAs, and all steps
-// run the kernels of one family: a row's bits then depend on its own tokens alone. Drafts are refused.
+// With BackendContext::deterministic every token is a request of its own, no request's KV is split among CTAs, and all
+// steps run the kernels of one family: a row's bits then depend on its own tokens alone. Drafts are refused.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
-// The backend of latent attention on a GPU: with BackendContext::deterministic a row's bits are those of its own tokens, whatever
-// is beside it, however its prompt was cut and whatever the page size; and every pool format comes through its view.
+// The backend of latent attention on a GPU: with BackendContext::deterministic a row's bits are those of its own
+// tokens, whatever is beside it, however its prompt was cut and whatever the page size; and every pool format comes
+// through its view.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -35,7 +36,9 @@ DeviceBuffer device_copy(const std::vector<T>& values) {
 }
 
 KvFormat pool_format(const MlaCase& c) {
-  return c.format == MlaFormat::e4m3 ? KvFormat::fp8_e4m3 : c.format == MlaFormat::ds_mla ? KvFormat::fp8_ds_mla : KvFormat::bf16;
+  return c.format == MlaFormat::e4m3     ? KvFormat::fp8_e4m3
+         : c.format == MlaFormat::ds_mla ? KvFormat::fp8_ds_mla
+                                         : KvFormat::bf16;
 }
 
 // One problem, computed in steps of any parts.
@@ -52,7 +55,8 @@ class Steps {
   void run(const std::vector<Part>& parts, ForwardMode mode = ForwardMode::extend);
   std::vector<Part> whole() const {
     std::vector<Part> parts;
-    for (size_t r = 0; r < case_.requests.size(); ++r) parts.push_back({static_cast<int>(r), 0, case_.requests[r].q_len});
+    for (size_t r = 0; r < case_.requests.size(); ++r)
+      parts.push_back({static_cast<int>(r), 0, case_.requests[r].q_len});
     return parts;
   }
   // [tokens, heads, 512] of all steps so far.
@@ -90,8 +94,8 @@ void Steps::run(const std::vector<Part>& parts, ForwardMode mode) {
     const auto from = q_.begin() + (first_token_[part.request] + part.first) * q_row();
     q.insert(q.end(), from, from + part.count * q_row());
   }
-  const DeviceBuffer device_q = device_copy(q), device_indptr = device_copy(q_indptr), device_lens = device_copy(kv_lens),
-                     device_table = device_copy(table);
+  const DeviceBuffer device_q = device_copy(q), device_indptr = device_copy(q_indptr),
+                     device_lens = device_copy(kv_lens), device_table = device_copy(table);
   const size_t out_values = q_indptr.back() * out_row();
   const DeviceBuffer device_out = device_copy(std::vector<uint16_t>(out_values, 0xffff));
   ForwardBatch batch;
@@ -120,12 +124,16 @@ void Steps::run(const std::vector<Part>& parts, ForwardMode mode) {
   call.q_token_stride = q_row();
   call.out_token_stride = out_row();
   const int element_bytes = kv_format_bits(pool_format(case_)) / 8;
-  call.k = {.data = p_.kv, .format = pool_format(case_), .page_stride = p_.page_stride_bytes / element_bytes,
-            .token_stride = p_.token_stride_bytes / element_bytes, .head_stride = p_.token_stride_bytes / element_bytes};
+  call.k = {.data = p_.kv,
+            .format = pool_format(case_),
+            .page_stride = p_.page_stride_bytes / element_bytes,
+            .token_stride = p_.token_stride_bytes / element_bytes,
+            .head_stride = p_.token_stride_bytes / element_bytes};
   if (case_.format == MlaFormat::e4m3) call.k.head_scales = p_.kv_scale;
   call.v = call.k;
   ASSERT_TRUE(backend_.init_forward_metadata(batch).ok());
-  const Status ran = mode == ForwardMode::decode ? backend_.forward_decode(batch, call) : backend_.forward_extend(batch, call);
+  const Status ran =
+      mode == ForwardMode::decode ? backend_.forward_decode(batch, call) : backend_.forward_extend(batch, call);
   ASSERT_TRUE(ran.ok()) << ran.message();
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
   const std::vector<uint16_t> out = host_copy<uint16_t>(device_out.as<void>(), out_values);
@@ -169,14 +177,17 @@ TEST_P(MlaBackendGpu, ARowsBitsAreThoseOfItsOwnTokens) {
     for (const int heads : {1, 16, 128}) {
       SCOPED_TRACE(::testing::Message() << "format " << static_cast<int>(format) << ", " << heads << " heads");
       const MlaCase c = some_case(format, heads, 64);
-      Steps whole(c, GetParam(), true), alone(c, GetParam(), true), chunks(c, GetParam(), true), steps(c, GetParam(), true);
+      Steps whole(c, GetParam(), true), alone(c, GetParam(), true), chunks(c, GetParam(), true),
+          steps(c, GetParam(), true);
       ASSERT_NO_FATAL_FAILURE(whole.run(whole.whole()));
       for (const Part& part : whole.whole()) {
         ASSERT_NO_FATAL_FAILURE(alone.run({part}));
         for (int first = 0; first < part.count; first += 7) {
-          ASSERT_NO_FATAL_FAILURE(chunks.run({{part.request, first, std::min(7, part.count - first)}}, ForwardMode::mixed));
+          ASSERT_NO_FATAL_FAILURE(
+              chunks.run({{part.request, first, std::min(7, part.count - first)}}, ForwardMode::mixed));
         }
-        for (int i = 0; i < part.count; ++i) ASSERT_NO_FATAL_FAILURE(steps.run({{part.request, i, 1}}, ForwardMode::decode));
+        for (int i = 0; i < part.count; ++i)
+          ASSERT_NO_FATAL_FAILURE(steps.run({{part.request, i, 1}}, ForwardMode::decode));
       }
       EXPECT_EQ(alone.out(), whole.out()) << "alone";
       EXPECT_EQ(chunks.out(), whole.out()) << "in chunks of 7";
@@ -199,7 +210,8 @@ TEST_P(MlaBackendGpu, AnyPageSizeGivesTheSameBits) {
       for (const int page_size : {1, 16, 53, 128}) {
         Steps got(some_case(format, heads, page_size), GetParam(), true);
         ASSERT_NO_FATAL_FAILURE(got.run(got.whole()));
-        EXPECT_EQ(got.out(), wanted.out()) << "page " << page_size << ", " << heads << " heads, format " << static_cast<int>(format);
+        EXPECT_EQ(got.out(), wanted.out())
+            << "page " << page_size << ", " << heads << " heads, format " << static_cast<int>(format);
       }
     }
   }
@@ -207,7 +219,9 @@ TEST_P(MlaBackendGpu, AnyPageSizeGivesTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(Choices, MlaBackendGpu, ::testing::Values(MlaChoice::wgmma, MlaChoice::mma, MlaChoice::faster),
                          [](const auto& info) {
-                           return info.param == MlaChoice::wgmma ? "wgmma" : info.param == MlaChoice::mma ? "mma" : "faster";
+                           return info.param == MlaChoice::wgmma ? "wgmma"
+                                  : info.param == MlaChoice::mma ? "mma"
+                                                                 : "faster";
                          });
 
 }  // namespace

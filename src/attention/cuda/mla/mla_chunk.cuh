@@ -15,7 +15,8 @@ WW_DEVICE int mla_chunk_tokens(const MlaParams& p, const MlaChunkRule& rule, int
 
 namespace {
 
-__global__ void __launch_bounds__(kPlanThreads) mla_chunk(const __grid_constant__ MlaParams p, MlaChunkRule rule, MlaChunk chunk) {
+__global__ void __launch_bounds__(kPlanThreads)
+    mla_chunk(const __grid_constant__ MlaParams p, MlaChunkRule rule, MlaChunk chunk) {
   __shared__ long long warp_sums[32];
   __shared__ int pages_before;
   if (threadIdx.x == 0) pages_before = 0;
@@ -40,7 +41,8 @@ __global__ void __launch_bounds__(kPlanThreads) mla_chunk(const __grid_constant_
   for (int r = warp; r < p.num_requests; r += kPlanThreads / 32) {
     const int first_page = chunk.first_rows[r] / kExpandedPageTokens;
     const int pages = (chunk.kv_lens[r] + kExpandedPageTokens - 1) / kExpandedPageTokens;
-    for (int i = lane; i < pages; i += 32) chunk.page_table[static_cast<int64_t>(r) * chunk.page_table_stride + i] = first_page + i;
+    for (int i = lane; i < pages; i += 32)
+      chunk.page_table[static_cast<int64_t>(r) * chunk.page_table_stride + i] = first_page + i;
   }
 }
 

@@ -1,4 +1,5 @@
-// Which tokens a chunk takes and where they stand, on the host: new tokens, chunks of the prefix, more requests than threads.
+// Which tokens a chunk takes and where they stand, on the host: new tokens, chunks of the prefix, more requests than
+// threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -22,7 +23,8 @@ void check(const std::vector<Request>& requests, const MlaChunkRule& rule, host_
     kv_lens.push_back(r.kv_len);
   }
   const int count = static_cast<int>(requests.size()), stride = 40;
-  std::vector<int32_t> begins(count, -7), lens(count, -7), first_rows(count + 1, -7), table(size_t{1} * count * stride, -7);
+  std::vector<int32_t> begins(count, -7), lens(count, -7), first_rows(count + 1, -7),
+      table(size_t{1} * count * stride, -7);
   MlaParams p;
   p.q_indptr = q_indptr.data();
   p.kv_lens = kv_lens.data();
@@ -50,7 +52,8 @@ void check(const std::vector<Request>& requests, const MlaChunkRule& rule, host_
 
 TEST(MlaChunk, TakesNewTokensAndPiecesOfThePrefix) {
   const std::vector<Request> requests = {{200, 200}, {1, 900}, {64, 3000}, {128, 128}, {3, 0}, {129, 700}, {2, 2}};
-  for (const host_cta::Order order : {host_cta::Order::ascending, host_cta::Order::descending, host_cta::Order::random}) {
+  for (const host_cta::Order order :
+       {host_cta::Order::ascending, host_cta::Order::descending, host_cta::Order::random}) {
     ASSERT_NO_FATAL_FAILURE(check(requests, {}, order));
     for (const int begin : {0, 512, 1024, 2560}) {
       ASSERT_NO_FATAL_FAILURE(check(requests, {.fresh = false, .begin = begin, .max_tokens = 512}, order));

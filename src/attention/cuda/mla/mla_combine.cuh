@@ -15,7 +15,8 @@ class MlaRows {
 
   WW_DEVICE int rows_of(const SplitCut& cut) const { return cut.q_len * p_.num_heads - cut.unit * tile_rows_; }
 
-  WW_DEVICE void write(const SplitCut& cut, int local, int column, const float (&sum)[2], const SplitTotal& total) const {
+  WW_DEVICE void write(const SplitCut& cut, int local, int column, const float (&sum)[2],
+                       const SplitTotal& total) const {
     const int row = cut.unit * tile_rows_ + local, query = row / p_.num_heads, head = row - query * p_.num_heads;
     const bool empty = total.maximum == -INFINITY;
     const float scale = empty ? 0.0f : __fdividef(mla_kv_scale<MlaFormat::e4m3>(p_), total.sum);

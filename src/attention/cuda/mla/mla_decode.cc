@@ -30,7 +30,8 @@ MlaKernel kernel_of(const MlaShape& shape, const MlaLayout& layout, const MlaPar
   if (shape.family == MlaFamily::mma) {
     return (shape.element == MlaElement::bf16 ? sm80_mla_bf16 : sm80_mla_f16)(shape.format, layout.tile_rows);
   }
-  const bool boxes = takes_boxes(shape.format, p), paired = boxes && layout.abreast % 2 == 0 && layout.num_workers % 2 == 0;
+  const bool boxes = takes_boxes(shape.format, p),
+             paired = boxes && layout.abreast % 2 == 0 && layout.num_workers % 2 == 0;
   return (shape.element == MlaElement::bf16 ? sm90_mla_bf16 : sm90_mla_f16)(shape.format, boxes, paired);
 }
 
@@ -65,7 +66,8 @@ MlaLayout with_whole_pairs(MlaLayout layout) {
 size_t most_mla_workspace_bytes(int num_sms) {
   size_t most = split_workspace_bytes(num_sms, kWgmmaTileRows, kMlaLatentDim);
   for (const int rows : {1, kWgmmaTileRows}) {
-    most = std::max(most, split_workspace_bytes(num_sms * sm80_mla_ctas_per_sm(rows), sm80_mla_tile_rows(rows), kMlaLatentDim));
+    most = std::max(
+        most, split_workspace_bytes(num_sms * sm80_mla_ctas_per_sm(rows), sm80_mla_tile_rows(rows), kMlaLatentDim));
   }
   return most;
 }

@@ -52,8 +52,8 @@ size_t most_mla_workspace_bytes(int num_sms);
 
 cudaError_t launch_mla_plan(const MlaLayout& layout, const MlaParams& p, void* workspace, cudaStream_t stream);
 
-// `plan_is_older`: than the kernel before this one in the stream, and so are the lengths and the page table (from a step's
-// second layer on): this one may begin under its predecessor.
+// `plan_is_older`: than the kernel before this one in the stream, and so are the lengths and the page table (from a
+// step's second layer on): this one may begin under its predecessor.
 cudaError_t launch_mla_decode(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p, void* workspace,
                               bool plan_is_older, cudaStream_t stream);
 

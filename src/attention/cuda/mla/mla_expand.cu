@@ -29,10 +29,12 @@ __global__ void __launch_bounds__(kThreads) mla_merge(MlaMerge call) {
   if (!(b > -INFINITY)) return;
   const float top = fmaxf(a, b), of_a = __expf(a - top), of_b = __expf(b - top), scale = 1.0f / (of_a + of_b);
   uint2* const out = reinterpret_cast<uint2*>(static_cast<uint16_t*>(call.out) + row_head * kValueDim) + lane;
-  const uint2 y = __ldg(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(call.other) + row_head * kValueDim) + lane);
+  const uint2 y =
+      __ldg(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(call.other) + row_head * kValueDim) + lane);
   const uint2 x = *out;
   const auto mixed = [&](ptx::u32 own, ptx::u32 other) {
-    return E::pack((E::low(own) * of_a + E::low(other) * of_b) * scale, (E::high(own) * of_a + E::high(other) * of_b) * scale);
+    return E::pack((E::low(own) * of_a + E::low(other) * of_b) * scale,
+                   (E::high(own) * of_a + E::high(other) * of_b) * scale);
   };
   *out = make_uint2(mixed(x.x, y.x), mixed(x.y, y.y));
   if (lane == 0) call.lse[row_head] = top + __logf(of_a + of_b);

@@ -63,9 +63,11 @@ __global__ void __launch_bounds__(32 * kWarps) mla_gather(const __grid_constant_
   const char* token = mla_token(p, split_page_row(p, low), gather.begins[low] + index);
   constexpr int kLatentPieces = kMlaLatentDim / 16;
   const bool apart = gather.rope != nullptr;
-  uint4* to = reinterpret_cast<uint4*>(static_cast<char*>(gather.rows) + static_cast<int64_t>(row) * (apart ? kMlaLatentDim : kMlaDim) * 2);
+  uint4* to = reinterpret_cast<uint4*>(static_cast<char*>(gather.rows) +
+                                       static_cast<int64_t>(row) * (apart ? kMlaLatentDim : kMlaDim) * 2);
   uint4* rope = to + kLatentPieces * 2;
-  if (apart) rope = reinterpret_cast<uint4*>(static_cast<char*>(gather.rope) + static_cast<int64_t>(row) * kMlaRopeDim * 2);
+  if (apart)
+    rope = reinterpret_cast<uint4*>(static_cast<char*>(gather.rope) + static_cast<int64_t>(row) * kMlaRopeDim * 2);
   for (int piece = threadIdx.x % 32; piece < kMlaDim / 16; piece += 32) {
     uint4* const at = piece < kLatentPieces ? to + piece * 2 : rope + (piece - kLatentPieces) * 2;
     Piece<E, kFormat>::copy(token, piece, mla_kv_scale<kFormat>(p), at);

@@ -7,10 +7,11 @@
 
 namespace warpweave::cuda {
 
-// Tokens [begins[r], begins[r] + n) of request r, n = counts[r] or else indptr[r + 1] - indptr[r], become rows indptr[r]..
-// of `rows` [indptr[requests], 576] of the element type, e4m3 codes widened with their scales; or, where `rope` is there,
-// [.., 512] of `rows` and [.., 64] of `rope`. The arrays are the device's; ranges lie within the lengths. `max_tokens`: at
-// least the number of rows; those that no token is for are left as they are.
+// Tokens [begins[r], begins[r] + n) of request r, n = counts[r] or else indptr[r + 1] - indptr[r], become rows
+// indptr[r].. of `rows` [indptr[requests], 576] of the element type, e4m3 codes widened with their scales; or, where
+// `rope` is there,
+// [.., 512] of `rows` and [.., 64] of `rope`. The arrays are the device's; ranges lie within the lengths. `max_tokens`:
+// at least the number of rows; those that no token is for are left as they are.
 struct MlaGather {
   const int32_t* begins = nullptr;  // [requests]
   const int32_t* indptr = nullptr;  // [requests + 1]

@@ -1,5 +1,5 @@
-// The MLA kernels on a GPU against double precision. Random cases come from a seed (WARPWEAVE_SEED, else of the clock) that
-// a failure names.
+// The MLA kernels on a GPU against double precision. Random cases come from a seed (WARPWEAVE_SEED, else of the clock)
+// that a failure names.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -145,7 +145,8 @@ TEST_P(MlaGpu, PlantedFaultsAreSeen) {
   EXPECT_LE(cosine_difference(got.out, problem.expected().out), kMaxCosineDifference);
   for (const MlaFault fault : {MlaFault::rope_swapped, MlaFault::neighbours_scale, MlaFault::wrong_slice,
                                MlaFault::merge_without_rescale, MlaFault::stale_tail}) {
-    EXPECT_GT(cosine_difference(got.out, problem.expected(fault).out), 20 * kMaxCosineDifference) << static_cast<int>(fault);
+    EXPECT_GT(cosine_difference(got.out, problem.expected(fault).out), 20 * kMaxCosineDifference)
+        << static_cast<int>(fault);
   }
 }
 
@@ -199,8 +200,10 @@ TEST_P(MlaGpu, ChunksAreGathered) {
       const DeviceBuffer device_begins = DeviceBuffer::allocate(256, "a test").value();
       const DeviceBuffer device_indptr = DeviceBuffer::allocate(256, "a test").value();
       const DeviceBuffer out = DeviceBuffer::allocate((rows + spare) * kMlaDim * 2, "a test").value();
-      ASSERT_EQ(cudaMemcpy(device_begins.as<char>(), begins.data(), begins.size() * 4, cudaMemcpyHostToDevice), cudaSuccess);
-      ASSERT_EQ(cudaMemcpy(device_indptr.as<char>(), indptr.data(), indptr.size() * 4, cudaMemcpyHostToDevice), cudaSuccess);
+      ASSERT_EQ(cudaMemcpy(device_begins.as<char>(), begins.data(), begins.size() * 4, cudaMemcpyHostToDevice),
+                cudaSuccess);
+      ASSERT_EQ(cudaMemcpy(device_indptr.as<char>(), indptr.data(), indptr.size() * 4, cudaMemcpyHostToDevice),
+                cudaSuccess);
       ASSERT_EQ(cudaMemset(out.as<char>(), 0xff, (rows + spare) * kMlaDim * 2), cudaSuccess);
       const MlaGather gather = {.begins = device_begins.as<int32_t>(), .indptr = device_indptr.as<int32_t>(),
                                 .rows = out.as<char>(), .max_tokens = rows + spare};
@@ -216,7 +219,8 @@ TEST_P(MlaGpu, ChunksAreGathered) {
         const int request = row < 70 ? 0 : 2;
         const std::vector<double> wanted = problem.latent(request, begins[request] + row - indptr[request]);
         for (int d = 0; d < kMlaDim; ++d) {
-          ASSERT_NEAR(problem.value_of(got[row * kMlaDim + d]), wanted[d], std::abs(wanted[d]) / 256) << c.text() << " row " << row;
+          ASSERT_NEAR(problem.value_of(got[row * kMlaDim + d]), wanted[d], std::abs(wanted[d]) / 256)
+              << c.text() << " row " << row;
         }
       }
       for (size_t i = rows * kMlaDim; i < got.size(); ++i) ASSERT_EQ(got[i], 0xffff) << "past the last row";

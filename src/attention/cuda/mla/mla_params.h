@@ -24,7 +24,8 @@ inline constexpr int kMlaScaleDim = 128;
 enum class MlaFormat {
   same16,  // 576 numbers of the element type
   e4m3,    // 576 bytes; the value is the tensor's scale (MlaParams::kv_scale) times the code's
-  ds_mla,  // 656 bytes: 512 e4m3 codes, 4 fp32 scales that are powers of two (up to 128), 64 bf16 rope numbers; bf16 queries only
+  ds_mla,  // 656 bytes: 512 e4m3 codes, 4 fp32 scales that are powers of two (up to 128), 64 bf16 rope numbers; bf16
+           // queries only
 };
 constexpr int mla_token_bytes(MlaFormat format) {
   return format == MlaFormat::same16 ? 2 * kMlaDim
@@ -34,7 +35,9 @@ constexpr int mla_token_bytes(MlaFormat format) {
 
 // f16 models have their own 16-bit numbers in the pool.
 constexpr MlaFormat mla_format_of(KvFormat pool) {
-  return pool == KvFormat::fp8_e4m3 ? MlaFormat::e4m3 : pool == KvFormat::fp8_ds_mla ? MlaFormat::ds_mla : MlaFormat::same16;
+  return pool == KvFormat::fp8_e4m3     ? MlaFormat::e4m3
+         : pool == KvFormat::fp8_ds_mla ? MlaFormat::ds_mla
+                                        : MlaFormat::same16;
 }
 static_assert(mla_token_bytes(MlaFormat::ds_mla) == kDsMlaTokenBytes);
 

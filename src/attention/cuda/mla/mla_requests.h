@@ -1,12 +1,13 @@
-// How requests are cut: into slices of their new tokens (mla_slices.h), and into chunks of all their tokens (mla_expand.h).
-// Nothing of CUDA in it.
+// How requests are cut: into slices of their new tokens (mla_slices.h), and into chunks of all their tokens
+// (mla_expand.h). Nothing of CUDA in it.
 #pragma once
 
 #include "attention/cuda/mla/mla_params.h"
 
 namespace warpweave::cuda {
 
-// Takes MlaParams::q_indptr, kv_lens and page_rows of the slices; device memory for count() of each, and one more of q_indptr.
+// Takes MlaParams::q_indptr, kv_lens and page_rows of the slices; device memory for count() of each, and one more of
+// q_indptr.
 struct MlaSlices {
   int slice_tokens = 1;      // query tokens of a slice, at most
   int32_t* q_indptr = nullptr;

@@ -7,7 +7,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads) mla_slices(const __grid_constant__ MlaParams p, MlaSlices slices, int count) {
+__global__ void __launch_bounds__(kThreads)
+    mla_slices(const __grid_constant__ MlaParams p, MlaSlices slices, int count) {
   mla_cut(p, slices, count, static_cast<int>(blockIdx.x * kThreads + threadIdx.x));
 }
 

@@ -1,4 +1,5 @@
-// How requests are cut into slices, on the host: every query token is in one slice, whose range ends with its last token.
+// How requests are cut into slices, on the host: every query token is in one slice, whose range ends with its last
+// token.
 #include <gtest/gtest.h>
 
 #include <vector>

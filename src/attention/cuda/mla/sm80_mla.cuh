@@ -1,11 +1,11 @@
 // Latent attention with mma.sync (sm_80 and later): decode, verification of drafts and short extends (mla_params.h).
 //
-// A CTA has 16 or 32 rows (query token, head), as few as decode of a rank's heads brings, and streams KV through a ring of
-// steps of 32 or 64 tokens in shared memory, in the pool's own format. Eight warps share a step. For S a warp has a
+// A CTA has 16 or 32 rows (query token, head), as few as decode of a rank's heads brings, and streams KV through a ring
+// of steps of 32 or 64 tokens in shared memory, in the pool's own format. Eight warps share a step. For S a warp has a
 // quarter of the columns (with the block of 128 that one scale is for) and half of the tokens; the quarters are added
-// where the softmax is found, by 8 or 16 threads a row. For O it has 64 columns. e4m3 codes are widened in registers, the
-// scales of 656-byte tokens multiply S by quarter and P by block.
-// Split-KV as in the Hopper kernel, pieces merged by mla_combine.cuh.
+// where the softmax is found, by 8 or 16 threads a row. For O it has 64 columns. e4m3 codes are widened in registers,
+// the scales of 656-byte tokens multiply S by quarter and P by block. Split-KV as in the Hopper kernel, pieces merged
+// by mla_combine.cuh.
 #pragma once
 
 #include "attention/cuda/mla/sm80_mla_loader.cuh"
@@ -88,7 +88,8 @@ class Sm80MlaSoftmax {
     }
 #pragma unroll
     for (int i = 0; i < kOwn; i += 2) {
-      ptx::store_shared_4(shared.probability + row() * C::kProbabilityPitch + (own + i) * 2, C::Element::pack(s[i], s[i + 1]));
+      ptx::store_shared_4(shared.probability + row() * C::kProbabilityPitch + (own + i) * 2,
+                          C::Element::pack(s[i], s[i + 1]));
     }
   }
 

@@ -1,7 +1,9 @@
-// The products of the mma.sync MLA kernel (sm80_mla.cuh), of one warp, from tokens in shared memory as the pool has them.
+// The products of the mma.sync MLA kernel (sm80_mla.cuh), of one warp, from tokens in shared memory as the pool has
+// them.
 //
-// e4m3 codes become operands by moving bits (kv_fragment.h). Of four neighbouring columns a lane then has the even ones in
-// one operand and the odd ones in another: for S, Q is laid out alike; O's columns are put back when they are written.
+// e4m3 codes become operands by moving bits (kv_fragment.h). Of four neighbouring columns a lane then has the even ones
+// in one operand and the odd ones in another: for S, Q is laid out alike; O's columns are put back when they are
+// written.
 #pragma once
 
 #include "attention/cuda/mla/sm80_mla_shared.cuh"
@@ -65,7 +67,10 @@ class Sm80MlaProducts {
       }
     }
     const ptx::u32 tokens = stage + half() * (C::kTokens / 2) * C::kTokenPitch;
-    if constexpr (C::kFp8) coded_scores(tokens, s); else plain_scores(tokens, quarter() * kMlaScaleDim * 2, 0, kLatentSteps, s);
+    if constexpr (C::kFp8)
+      coded_scores(tokens, s);
+    else
+      plain_scores(tokens, quarter() * kMlaScaleDim * 2, 0, kLatentSteps, s);
     rope_scores(tokens, s);
 #pragma unroll
     for (int m = 0; m < C::kRowBlocks; ++m) {
@@ -152,7 +157,8 @@ class Sm80MlaProducts {
   }
 
   // Where a lane's `pair`th numbers, of rows lane / 4 and lane / 4 + 8 of a block, belong: to columns 8 * tile +
-  // 2 * (place.lane % 4) and the next one of this warp's 64. Of codes, another lane of the same row has those in a piece.
+  // 2 * (place.lane % 4) and the next one of this warp's 64. Of codes, another lane of the same row has those in a
+  // piece.
   struct Place {
     int tile, lane;
   };

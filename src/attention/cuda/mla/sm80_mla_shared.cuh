@@ -30,8 +30,8 @@ struct Sm80MlaConfig {
   static constexpr int kProbabilityPitch = kTokens * 2 + 16;  // bytes
   static constexpr int kPartBytes = 4 * kRows * kPartPitch * 4;
   static constexpr int kProbabilityBytes = kRows * kProbabilityPitch;
-  static constexpr int kSmemBytes =
-      kStages * kStageBytes + kPartBytes + kProbabilityBytes + kRows * 4 + 2 * kTokens * 8 + static_cast<int>(sizeof(MlaCursor));
+  static constexpr int kSmemBytes = kStages * kStageBytes + kPartBytes + kProbabilityBytes + kRows * 4 +
+                                    2 * kTokens * 8 + static_cast<int>(sizeof(MlaCursor));
   static_assert(kSmemBytes <= (kCtasPerSm == 2 ? 113 : 163) * 1024);
   static constexpr float kRescaleThreshold = 8;  // log2 units
   // Q is multiplied by 2^kQueryLog2 and P by 2^kProbabilityLog2 (kv_fragment.h); what S and O then lack.

@@ -4,13 +4,13 @@
 // columns) and value (512) at once. O, 64 x 512 in float32, takes the registers of two warpgroups, half of the columns
 // each. One of them, the leader, also multiplies S and finds P, which the other one gets through shared memory (the
 // division of work is FlashAttention-3's for value dims of 512). Its S of the next tile is multiplied before O of this
-// one, so that its softmax runs under O's products, its own and the other's. A third warpgroup copies, and where codes are
-// widened on the way, a fourth one, too.
+// one, so that its softmax runs under O's products, its own and the other's. A third warpgroup copies, and where codes
+// are widened on the way, a fourth one, too.
 //
-// Shared memory holds Q and two KV tiles and no more. So a tile is released in parts (MlaPart), each as soon as its last
-// product is done, and copied in the same order. Where a request has an even number of row tiles, two CTAs of a cluster
-// take neighbouring ones over the same KV tiles, and each copies half of every tile into both (kPaired): the L2 cache is
-// read once for 128 rows.
+// Shared memory holds Q and two KV tiles and no more. So a tile is released in parts (MlaPart), each as soon as its
+// last product is done, and copied in the same order. Where a request has an even number of row tiles, two CTAs of a
+// cluster take neighbouring ones over the same KV tiles, and each copies half of every tile into both (kPaired): the L2
+// cache is read once for 128 rows.
 //
 // Pools: 16-bit numbers, by TMA where pages hold boxes of 16 tokens or more, else gathered by threads; or
 // e4m3, widened on the way (sm90_mla_fp8_producer.cuh). Unused rows of the last page may hold anything.

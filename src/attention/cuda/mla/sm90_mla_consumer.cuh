@@ -1,5 +1,5 @@
-// The multiplying warpgroups of the Hopper MLA kernel (sm90_mla.cuh). A thread holds rows lane / 4 and lane / 4 + 8 of its
-// warp's 16; warp w of either warpgroup has rows 16 w to 16 w + 15.
+// The multiplying warpgroups of the Hopper MLA kernel (sm90_mla.cuh). A thread holds rows lane / 4 and lane / 4 + 8 of
+// its warp's 16; warp w of either warpgroup has rows 16 w to 16 w + 15.
 #pragma once
 
 #include "attention/cuda/mla/sm90_mla_shared.cuh"
@@ -71,7 +71,8 @@ class Sm90MlaHalf {
     }
   }
 
-  // Zeroes this half of the rows past the last token: NaN there would survive a zero probability. S of the tile is done.
+  // Zeroes this half of the rows past the last token: NaN there would survive a zero probability. S of the tile is
+  // done.
   WW_DEVICE void clear_tail() const {
     if constexpr (!C::kBoxes) return;  // zeros were copied
     if (tile_ < tile_end_ - 1) return;
@@ -120,7 +121,8 @@ class Sm90MlaHalf {
       }
       return;
     }
-    float4* piece = split_piece<kMlaLatentDim>(work_, segment.slot(blockIdx.x), warp_row() / 16, half_ * (kOut / 4)) + threadIdx.x % 32;
+    float4* piece = split_piece<kMlaLatentDim>(work_, segment.slot(blockIdx.x), warp_row() / 16, half_ * (kOut / 4)) +
+                    threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kOut / 4; ++i) {
       __stcg(piece + i * 32, make_float4(out_[i * 4], out_[i * 4 + 1], out_[i * 4 + 2], out_[i * 4 + 3]));

@@ -1,8 +1,8 @@
-// The copying warpgroups of the Hopper MLA kernel (sm90_mla.cuh), for pools of e4m3 codes: they are widened to the 16-bit
-// numbers that the tensor cores multiply on their way through registers.
+// The copying warpgroups of the Hopper MLA kernel (sm90_mla.cuh), for pools of e4m3 codes: they are widened to the
+// 16-bit numbers that the tensor cores multiply on their way through registers.
 //
-// A code placed lower in the 16-bit format is its value times a power of two (kv_fragment.h); a product with 2^120 (bf16)
-// or 2^8 (f16) times the token's scale, a power of two, makes it the value, exactly.
+// A code placed lower in the 16-bit format is its value times a power of two (kv_fragment.h); a product with 2^120
+// (bf16) or 2^8 (f16) times the token's scale, a power of two, makes it the value, exactly.
 #pragma once
 
 #include "attention/cuda/kv_fragment.h"
@@ -10,10 +10,10 @@
 
 namespace warpweave::cuda {
 
-// Two warpgroups. Four neighbouring lanes have a token of the tile, 16 codes of each block of 64 columns a lane; eight lanes
-// store to all banks, for neighbouring rows differ in the swizzle's lowest bit. A lane's work is cut into pieces, two blocks
-// that share a scale, and a piece is asked for kAhead pieces before it is stored. More pieces ahead are slower: a warp that
-// waits for one load waits for all that it has asked for.
+// Two warpgroups. Four neighbouring lanes have a token of the tile, 16 codes of each block of 64 columns a lane; eight
+// lanes store to all banks, for neighbouring rows differ in the swizzle's lowest bit. A lane's work is cut into pieces,
+// two blocks that share a scale, and a piece is asked for kAhead pieces before it is stored. More pieces ahead are
+// slower: a warp that waits for one load waits for all that it has asked for.
 template <class C>
 class Sm90MlaFp8Producer {
  public:
@@ -151,7 +151,8 @@ class Sm90MlaFp8Producer {
   }
 
   static WW_DEVICE void widen(ptx::u32 codes, ptx::u32 factor, ptx::u32& low, ptx::u32& high) {
-    const ptx::u32 x = __byte_perm(codes, 0, 0x3120);  // the pairs that `widen_low` and `widen_high` take are neighbours then
+    const ptx::u32 x =
+        __byte_perm(codes, 0, 0x3120);  // the pairs that `widen_low` and `widen_high` take are neighbours then
     low = E::multiply(Widen::widen_low(x), factor);
     high = E::multiply(Widen::widen_high(x), factor);
   }

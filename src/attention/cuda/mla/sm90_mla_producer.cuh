@@ -9,7 +9,8 @@ namespace warpweave::cuda {
 template <class C>
 class Sm90MlaBoxProducer {
  public:
-  WW_DEVICE Sm90MlaBoxProducer(const MlaParams& p, const CUtensorMap& map, const Sm90MlaShared<C>& shared, int box_tokens)
+  WW_DEVICE Sm90MlaBoxProducer(const MlaParams& p, const CUtensorMap& map, const Sm90MlaShared<C>& shared,
+                               int box_tokens)
       : p_(p), map_(map), shared_(shared), box_tokens_(box_tokens), policy_(ptx::evict_first_policy()) {}
 
   WW_DEVICE void run(const SplitWork& work) {
@@ -38,7 +39,8 @@ class Sm90MlaBoxProducer {
   };
 
   WW_DEVICE int row() const {
-    return (C::kPaired ? static_cast<int>(blockIdx.x % 2) * kOwnTokens : 0) + static_cast<int>(threadIdx.x) * box_tokens_;
+    return (C::kPaired ? static_cast<int>(blockIdx.x % 2) * kOwnTokens : 0) +
+           static_cast<int>(threadIdx.x) * box_tokens_;
   }
   WW_DEVICE bool has_box() const { return static_cast<int>(threadIdx.x) * box_tokens_ < kOwnTokens; }
 
@@ -47,7 +49,8 @@ class Sm90MlaBoxProducer {
     const int token = tile * C::kTokens + row();
     if (!has_box() || token >= s.kv_len || tile >= s.tile_end) return {-1, 0};
     const int index = p_.page_shift >= 0 ? token >> p_.page_shift : token / p_.page_size;
-    return {__ldg(p_.page_table + static_cast<int64_t>(s.page_row) * p_.page_table_stride + index), token - index * p_.page_size};
+    return {__ldg(p_.page_table + static_cast<int64_t>(s.page_row) * p_.page_table_stride + index),
+            token - index * p_.page_size};
   }
 
   template <int kPart>
@@ -65,7 +68,8 @@ class Sm90MlaBoxProducer {
       if constexpr (C::kPaired) {
         ptx::tma_multicast_4d(target + column * C::kColumnBytes, &map_, full, column * 64, box.in_page, 0, box.page, 3);
       } else {
-        ptx::tma_load_4d(target + column * C::kColumnBytes, &map_, full, column * 64, box.in_page, 0, box.page, policy_);
+        ptx::tma_load_4d(target + column * C::kColumnBytes, &map_, full, column * 64, box.in_page, 0, box.page,
+                         policy_);
       }
     }
   }

@@ -15,7 +15,8 @@ struct Sm90MlaConfig {
   using Element = Element_;
   static constexpr MlaFormat kFormat = kFormat_;
   static constexpr bool kBoxes = kBoxes_;    // TMA takes boxes of the pool; else threads gather
-  static constexpr bool kPaired = kPaired_;  // two CTAs of a cluster, a row tile each, copy half of each KV tile for both
+  static constexpr bool kPaired =
+      kPaired_;  // two CTAs of a cluster, a row tile each, copy half of each KV tile for both
   static_assert(kBoxes || !kPaired);
   static_assert(kFormat == MlaFormat::same16 || !kBoxes);
   static constexpr int kProducers = kFormat == MlaFormat::same16 ? 128 : 256;  // threads that copy

@@ -277,7 +277,8 @@ void MlaProblem::attend(int request, MlaFault fault, MlaRows& rows) const {
 }
 
 MlaRows MlaProblem::expected(MlaFault fault) const {
-  MlaRows rows = {std::vector<double>(static_cast<size_t>(num_rows()) * kMlaLatentDim), std::vector<double>(num_rows())};
+  MlaRows rows = {std::vector<double>(static_cast<size_t>(num_rows()) * kMlaLatentDim),
+                  std::vector<double>(num_rows())};
   std::vector<std::thread> threads;
   const int count = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   for (int first = 0; first < count; ++first) {
@@ -302,7 +303,8 @@ MlaRows MlaProblem::result() const {
 std::vector<uint32_t> MlaProblem::result_bits() const {
   check(cudaDeviceSynchronize());
   std::vector<uint32_t> bits;
-  for (const uint16_t x : from_device<uint16_t>(out_, static_cast<size_t>(num_rows()) * kMlaLatentDim)) bits.push_back(x);
+  for (const uint16_t x : from_device<uint16_t>(out_, static_cast<size_t>(num_rows()) * kMlaLatentDim))
+    bits.push_back(x);
   for (const uint32_t x : from_device<uint32_t>(lse_, num_rows())) bits.push_back(x);
   return bits;
 }

@@ -1,5 +1,5 @@
-// For tests and benchmarks of latent attention on a GPU: batches over paged pools in every format, with NaN in all memory
-// that no token owns, and what attention over them is, in double precision.
+// For tests and benchmarks of latent attention on a GPU: batches over paged pools in every format, with NaN in all
+// memory that no token owns, and what attention over them is, in double precision.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -49,7 +49,9 @@ class MlaProblem {
   MlaRows result() const;
   std::vector<uint32_t> result_bits() const;
   // The 576 numbers of a request's token, as a kernel is to see them.
-  std::vector<double> latent(int request, int token_index) const { return token(slot_of(request, token_index), MlaFault::none); }
+  std::vector<double> latent(int request, int token_index) const {
+    return token(slot_of(request, token_index), MlaFault::none);
+  }
   float value_of(uint16_t bits) const;  // of the element type
 
  private:

@@ -1,5 +1,5 @@
-// For tests that run attention kernels on the host (host_cta.h): a batch with paged K and V, and what attention over it is, in
-// double precision. Memory that no request owns is NaN, pages stand in random order.
+// For tests that run attention kernels on the host (host_cta.h): a batch with paged K and V, and what attention over it
+// is, in double precision. Memory that no request owns is NaN, pages stand in random order.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -75,7 +75,8 @@ class PagedProblem {
     out_.assign(q_.size(), kUnwritten);
     lse_.assign(static_cast<size_t>(tokens()) * num_q_heads(), std::numeric_limits<float>::quiet_NaN());
   }
-  // Q, and K and V of the step's own tokens, which the kernel before attention writes, become NaN; gives what writes them.
+  // Q, and K and V of the step's own tokens, which the kernel before attention writes, become NaN; gives what writes
+  // them.
   std::function<void()> take_newest() {
     const auto writes = [this, q = q_, k = k_, v = v_] {
       std::copy(q.begin(), q.end(), q_.begin());
@@ -174,7 +175,8 @@ class PagedProblem {
 
   static uint16_t bits_of(float value) { return static_cast<uint16_t>(Element::pack(value, 0) & 0xffff); }
   int64_t slot_of(int request, int token) const {
-    return int64_t{table_[static_cast<size_t>(request) * table_stride_ + token / c_.page_size]} * c_.page_size + token % c_.page_size;
+    return int64_t{table_[static_cast<size_t>(request) * table_stride_ + token / c_.page_size]} * c_.page_size +
+           token % c_.page_size;
   }
   int64_t element_of(int request, int token, int kv_head) const {
     return (slot_of(request, token) * c_.num_kv_heads + kv_head) * kDim;
@@ -206,7 +208,8 @@ class PagedProblem {
       for (int t = 0; t < c_.requests[r].kv_len; ++t) {
         for (int h = 0; h < c_.num_kv_heads; ++h) {
           for (int d = 0; d < kDim; ++d) {
-            store(pool, element_of(static_cast<int>(r), t, h) + d, rising && d == 0 ? 0.1f * static_cast<float>(t) : normal_(random_));
+            store(pool, element_of(static_cast<int>(r), t, h) + d,
+                  rising && d == 0 ? 0.1f * static_cast<float>(t) : normal_(random_));
           }
         }
       }
@@ -261,11 +264,14 @@ class PagedProblem {
     return c_.window_left < 0 || token >= position - c_.window_left;
   }
 
-  size_t row_of(int request, int i, int head) const { return static_cast<size_t>(q_indptr_[request] + i) * num_q_heads() + head; }
+  size_t row_of(int request, int i, int head) const {
+    return static_cast<size_t>(q_indptr_[request] + i) * num_q_heads() + head;
+  }
 
   void check_unwritten(int request, int i, int head) const {
     const size_t at = row_of(request, i, head) * kDim;
-    for (int d = 0; d < kDim; ++d) ASSERT_EQ(out_[at + d], kUnwritten) << "another kernel's row was written: request " << request;
+    for (int d = 0; d < kDim; ++d)
+      ASSERT_EQ(out_[at + d], kUnwritten) << "another kernel's row was written: request " << request;
   }
 
   void check_row(int request, int i, int head, double bound) const {
@@ -285,11 +291,13 @@ class PagedProblem {
       for (int d = 0; d < kDim; ++d) out[d] += probability * v_.values[kv + d] * v_scales_[kv_head];
     }
     if (c_.sinks && sum > 0) sum += std::exp(double{sinks_[head]});
-    const std::string where = "request " + std::to_string(request) + " row " + std::to_string(i) + " head " + std::to_string(head);
+    const std::string where =
+        "request " + std::to_string(request) + " row " + std::to_string(i) + " head " + std::to_string(head);
     ASSERT_NEAR(lse_[row], std::log(sum), 2e-3) << where;
     for (int d = 0; d < kDim; ++d) {
       const double got = Element::low(out_[at + d]);
-      ASSERT_TRUE(std::abs(got - out[d] / sum) <= bound) << where << " dim " << d << ": " << got << ", wanted " << out[d] / sum;
+      ASSERT_TRUE(std::abs(got - out[d] / sum) <= bound)
+          << where << " dim " << d << ": " << got << ", wanted " << out[d] / sum;
     }
   }
 

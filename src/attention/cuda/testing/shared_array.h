@@ -1,5 +1,5 @@
-// For tests that run kernels with dynamic shared memory on the host: after the headers whose kernels have static one, and before
-// those whose kernels declare `extern __shared__ char smem[]`, which is this array then.
+// For tests that run kernels with dynamic shared memory on the host: after the headers whose kernels have static one,
+// and before those whose kernels declare `extern __shared__ char smem[]`, which is this array then.
 #pragma once
 
 #include "device/cuda/testing/host_cta.h"

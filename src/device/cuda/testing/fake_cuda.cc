@@ -201,7 +201,9 @@ cudaError_t cudaMemset(void* data, int value, size_t bytes) {
   std::memset(data, value, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) { return cudaMemset(data, value, bytes); }
+cudaError_t cudaMemsetAsync(void* data, int value, size_t bytes, cudaStream_t) {
+  return cudaMemset(data, value, bytes);
+}
 
 // The device: a Hopper.
 cudaError_t cudaGetDeviceCount(int* count) {

@@ -134,8 +134,11 @@ void Cta::wait(State state) {
 
 // Whether all of these threads that have not ended wait there; they are ready then.
 bool Cta::release(State state, size_t first, size_t count) {
-  const auto begin = fibers_.begin() + static_cast<std::ptrdiff_t>(first), end = begin + static_cast<std::ptrdiff_t>(count);
-  const auto of = [&](State wanted) { return std::count_if(begin, end, [&](const Fiber& f) { return f.state == wanted; }); };
+  const auto begin = fibers_.begin() + static_cast<std::ptrdiff_t>(first),
+             end = begin + static_cast<std::ptrdiff_t>(count);
+  const auto of = [&](State wanted) {
+    return std::count_if(begin, end, [&](const Fiber& f) { return f.state == wanted; });
+  };
   const auto waiting = of(state);
   if (waiting == 0 || waiting + of(State::done) != static_cast<std::ptrdiff_t>(count)) return false;
   std::for_each(begin, end, [&](Fiber& f) {
@@ -145,7 +148,8 @@ bool Cta::release(State state, size_t first, size_t count) {
 }
 
 void Cta::come_to(int barrier, int threads, bool waits) {
-  if (barrier < 0 || barrier >= kNamedBarriers || threads % kWarp != 0) give_up("there are 16 barriers, of whole warps");
+  if (barrier < 0 || barrier >= kNamedBarriers || threads % kWarp != 0)
+    give_up("there are 16 barriers, of whole warps");
   if (++came_[barrier] < threads) {
     running_->barrier = barrier;
     if (waits) wait(State::at_named);

@@ -1,10 +1,11 @@
-// For tests: a CUDA kernel on the host, a CTA at a time. Include this before the kernel's file: it gives that file's CUDA words a
-// meaning. Every thread of the CTA is a fiber that runs until it has to wait for others, a warp as far ahead of the next
-// one as barriers let it: a test sees one order at a time and may ask for several. Where a barrier is missing, some of
-// them give a wrong result.
+// For tests: a CUDA kernel on the host, a CTA at a time. Include this before the kernel's file: it gives that file's
+// CUDA words a meaning. Every thread of the CTA is a fiber that runs until it has to wait for others, a warp as far
+// ahead of the next one as barriers let it: a test sees one order at a time and may ask for several. Where a barrier is
+// missing, some of them give a wrong result.
 //
-// What kernels may use: threadIdx.x, blockIdx.x, __shared__ (kept from run to run: nothing is cleared), __syncthreads(), what
-// a whole warp does together, atomics, vectors. One CTA at a time, on one thread of the host: a grid's one after the other.
+// What kernels may use: threadIdx.x, blockIdx.x, __shared__ (kept from run to run: nothing is cleared),
+// __syncthreads(), what a whole warp does together, atomics, vectors. One CTA at a time, on one thread of the host: a
+// grid's one after the other.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +26,8 @@ struct Index {
   unsigned x = 0, y = 0;
 };
 
-// Runs `kernel` as every one of `threads` threads (a multiple of kWarp) of CTA `block`. Aborts where threads wait for each
-// other for ever.
+// Runs `kernel` as every one of `threads` threads (a multiple of kWarp) of CTA `block`. Aborts where threads wait for
+// each other for ever.
 void run(int threads, Order order, const std::function<void()>& kernel, Index block = {});
 
 // Of the thread that runs.

@@ -55,7 +55,8 @@ TEST(HostCta, ANamedBarrierHoldsWhoWaitsThere) {
 }
 
 TEST(HostCtaDeathTest, ANamedBarrierThatNobodyOpensIsNamed) {
-  EXPECT_DEATH(run(kWarp, Order::ascending, [] { come_to_barrier(3, 2 * kWarp, true); }), "wait for others that do not come");
+  EXPECT_DEATH(run(kWarp, Order::ascending, [] { come_to_barrier(3, 2 * kWarp, true); }),
+               "wait for others that do not come");
 }
 
 TEST(HostCtaDeathTest, ThreadsThatWaitForEverAreNamed) {

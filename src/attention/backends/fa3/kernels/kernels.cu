@@ -43,7 +43,8 @@ Sm90Tiling tiling_of(const KernelShape& shape, const AttentionParams& p, int max
 }
 
 Sm90ShortKernel short_kernel(const KernelShape& shape, int tile_rows, const AttentionParams& p) {
-  return (shape.element == ElementType::bf16 ? sm90_short_bf16 : sm90_short_f16)(shape.head_dim, tile_rows, !gathers(p));
+  return (shape.element == ElementType::bf16 ? sm90_short_bf16 : sm90_short_f16)(shape.head_dim, tile_rows,
+                                                                                 !gathers(p));
 }
 
 bool favours_decode(const AttentionParams& p, int rows, int num_sms) {
@@ -75,12 +76,15 @@ ShortLayout sm90_short_layout(const KernelShape& shape, const AttentionParams& p
   return short_kernel(shape, layout.tile_rows, p) != nullptr ? layout : ShortLayout{};
 }
 
-cudaError_t sm90_short_extend(const KernelShape& shape, const AttentionParams& p, const SplitWork& work, cudaStream_t stream) {
+cudaError_t sm90_short_extend(const KernelShape& shape, const AttentionParams& p, const SplitWork& work,
+                              cudaStream_t stream) {
   const Sm90ShortKernel kernel = short_kernel(shape, work.tile_rows, p);
   return kernel != nullptr ? kernel(p, work, stream) : cudaErrorNotSupported;
 }
 
-size_t sm90_short_workspace_bytes(int num_sms) { return split_workspace_bytes(2 * num_sms, sm90::kShortTallRows / 2, 256); }
+size_t sm90_short_workspace_bytes(int num_sms) {
+  return split_workspace_bytes(2 * num_sms, sm90::kShortTallRows / 2, 256);
+}
 
 ExtendLayout sm90_extend_layout(const KernelShape& shape, const AttentionParams& p, int max_q_len) {
   if (multiplies_fp8(shape, p, max_q_len)) {
@@ -120,7 +124,8 @@ cudaError_t sm90_extend(const KernelShape& shape, const AttentionParams& p, cons
   return kernel.launch(p, launch.work, launch.max_items, launch.num_sms, stream);
 }
 
-cudaError_t sm90_latent_extend(ElementType element, const AttentionParams& p, const ExtendLaunch& launch, cudaStream_t stream) {
+cudaError_t sm90_latent_extend(ElementType element, const AttentionParams& p, const ExtendLaunch& launch,
+                               cudaStream_t stream) {
   const Sm90Variant kernel = element == ElementType::bf16 ? sm90_latent_bf16() : sm90_latent_f16();
   if (kernel.tile_rows != kLatentTileRows || p.page_size % kLatentTileRows != 0) return cudaErrorNotSupported;
   return kernel.launch(p, launch.work, launch.max_items, launch.num_sms, stream);

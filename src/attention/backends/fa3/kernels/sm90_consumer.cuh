@@ -465,7 +465,8 @@ class Sm90Consumer {
       const int token = token_of(tile_, row);
       if (token >= tile_.q_len) continue;
       char* out = out_of(rows_of(tile_), token);
-      for (int i = threadIdx.x % 4; i < C::kValueDim / 8; i += 4) reinterpret_cast<uint4*>(out)[i] = make_uint4(0, 0, 0, 0);
+      for (int i = threadIdx.x % 4; i < C::kValueDim / 8; i += 4)
+        reinterpret_cast<uint4*>(out)[i] = make_uint4(0, 0, 0, 0);
       if (p_.lse != nullptr && threadIdx.x % 4 == 0) {
         p_.lse[(static_cast<int64_t>(tile_.q_begin) + token) * p_.num_q_heads + tile_.head] = -INFINITY;
       }

@@ -13,8 +13,8 @@ namespace warpweave::cuda {
 inline constexpr int kCopyPagesThreads = 256;
 inline constexpr int kCopyPagesTokens = 16;  // a CTA
 
-// A CTA copies all heads of some tokens, which stand side by side in the pools; what lies past a request's tokens becomes
-// zero. Bound by memory: every thread has kLoads reads of K, or of V, under way.
+// A CTA copies all heads of some tokens, which stand side by side in the pools; what lies past a request's tokens
+// becomes zero. Bound by memory: every thread has kLoads reads of K, or of V, under way.
 template <int kDim>
 __global__ void __launch_bounds__(kCopyPagesThreads) copy_pages(const __grid_constant__ AttentionParams p,
                                                                 const __grid_constant__ ExtendCopies copies) {
@@ -45,7 +45,8 @@ __global__ void __launch_bounds__(kCopyPagesThreads) copy_pages(const __grid_con
         if (at >= chunks) continue;
         const int64_t row = rows[at / kChunks / p.num_kv_heads];
         if (row < 0) continue;
-        words[i] = ptx::load_once_16(static_cast<const char*>(pool) + (row + head * p.head_stride) * 2 + at % kChunks * 16);
+        words[i] =
+            ptx::load_once_16(static_cast<const char*>(pool) + (row + head * p.head_stride) * 2 + at % kChunks * 16);
       }
 #pragma unroll
       for (int i = 0; i < kLoads; ++i) {

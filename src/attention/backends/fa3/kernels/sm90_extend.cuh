@@ -99,7 +99,8 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
   const int ctas = units < num_sms ? units : num_sms;
   const LaunchShape shape = {.grid = static_cast<unsigned>(ctas), .block = C::kThreads, .shared_bytes = C::kSmemBytes,
                              .stream = stream};
-  return launch_kernel(shape, work.beside_predecessor || work.q_ready != nullptr, sm90_extend<C>, p, maps, work, box_tokens);
+  return launch_kernel(shape, work.beside_predecessor || work.q_ready != nullptr, sm90_extend<C>, p, maps, work,
+                       box_tokens);
 }
 
 template <class C>
@@ -118,7 +119,8 @@ Sm90Variant sm90_small_pages(Sm90Source source) {
 template <class Element, int kDim, int kConsumers, int kBlockTokens, int kKeyStages, int kValueStages>
 Sm90Variant sm90_variant(Sm90Source source, bool pairs) {
   constexpr Sm90Source kBoxes = Sm90Source::boxes;
-  if (source != kBoxes) return sm90_small_pages<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages>(source);
+  if (source != kBoxes)
+    return sm90_small_pages<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages>(source);
   using Pairs = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, kBoxes, true>;
   using Whole = Sm90Config<Element, kDim, kConsumers, kBlockTokens, kKeyStages, kValueStages, kBoxes>;
   static_assert(Pairs::kTileRows == Whole::kTileRows);

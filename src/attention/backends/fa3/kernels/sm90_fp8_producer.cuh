@@ -51,9 +51,9 @@ class Sm90Fp8Producer {
     }
   }
 
-  // Units go to whichever CTA is done first: taken in turn, the longest CTA would have 3 % more than the mean, with tiles
-  // of 192 rows 5 to 9 %. The answer takes as long as a read from memory, so it is asked for before the last block is
-  // copied. The counters are zero again when the last CTA has finished.
+  // Units go to whichever CTA is done first: taken in turn, the longest CTA would have 3 % more than the mean, with
+  // tiles of 192 rows 5 to 9 %. The answer takes as long as a read from memory, so it is asked for before the last
+  // block is copied. The counters are zero again when the last CTA has finished.
   static WW_DEVICE int ask(const ExtendWorklist& work) {
     return lane() == 0 ? atomicAdd(&work.header->units_taken, 1) + static_cast<int>(gridDim.x) : 0;
   }

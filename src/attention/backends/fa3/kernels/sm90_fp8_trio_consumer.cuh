@@ -6,9 +6,9 @@
 namespace warpweave::cuda {
 
 // One warpgroup's 64 rows, in two thirds of the registers that one of two has: nothing but O, the maxima and sums is
-// kept from block to block, P takes the place of S, and O of a block is multiplied half of the columns at a time. O of a
-// block and S of the next one are multiplied in turns with the other warpgroups, under whose products this one finds its
-// probabilities. Each passes over the blocks that none of its rows sees. No overlap across tiles but Q's copy.
+// kept from block to block, P takes the place of S, and O of a block is multiplied half of the columns at a time. O of
+// a block and S of the next one are multiplied in turns with the other warpgroups, under whose products this one finds
+// its probabilities. Each passes over the blocks that none of its rows sees. No overlap across tiles but Q's copy.
 template <class C>
 class Sm90Fp8TrioConsumer : Sm90Fp8Consumer<C> {
  public:

@@ -26,7 +26,8 @@ class Sm90Producer : Sm90ProducerBase<C> {
     if constexpr (C::kCopies) first_blocks_ = work.copies.first_blocks;
     const int warp_of_all_lanes = __shfl_sync(~0u, warp(), 0);  // which the compiler then knows
     if (warp_of_all_lanes == 0) lead(work);
-    else if (warp_of_all_lanes == 1) follow<C::kColumnBlocks>(maps_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), k_ring_);
+    else if (warp_of_all_lanes == 1)
+      follow<C::kColumnBlocks>(maps_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), k_ring_);
     else follow<C::kValueColumnBlocks>(maps_.v, shared_.v, shared_.v_full(0), shared_.v_empty(0), v_ring_);
   }
 

@@ -48,7 +48,8 @@ struct Sm90Config {
   static constexpr int kBlockBytes = kBlockTokens * kDim * 2;  // of K; of V where the dims are equal
   static constexpr int kValueBlockBytes = kBlockTokens * kValueDim * 2;
   static_assert(kDim == kValueDim || kSource_ == Sm90Source::boxes);
-  static constexpr int kRingBytes = kQueryStages * kQueryBytes + kKeyStages * kBlockBytes + kValueStages * kValueBlockBytes;
+  static constexpr int kRingBytes =
+      kQueryStages * kQueryBytes + kKeyStages * kBlockBytes + kValueStages * kValueBlockBytes;
   static constexpr int kSmemBytes = kRingBytes + 1024 + 512;
   // The largest power of two of tokens that a box may hold.
   static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
@@ -101,7 +102,9 @@ struct Sm90Shared {
   WW_DEVICE ptx::u32 v_empty(int s) const { return barriers + offsetof(Sm90Barriers, v_empty) + s * 8; }
 
   // Warps of the producer that learn of a tile by warp 0.
-  static WW_DEVICE int followers(int box_tokens) { return C::kGather ? 0 : C::kCopies || box_tokens >= C::kBlockTokens ? 1 : 3; }
+  static WW_DEVICE int followers(int box_tokens) {
+    return C::kGather ? 0 : C::kCopies || box_tokens >= C::kBlockTokens ? 1 : 3;
+  }
 
   WW_DEVICE void init_barriers(int box_tokens) const {
     static_assert(sizeof(Sm90Barriers) + C::kQueryStages * sizeof(Sm90Tile) <= 512);

@@ -1,13 +1,13 @@
-// Short requests on Hopper: drafts and trees to verify, a few new tokens on a long prefix. Split-KV by a device-made plan
-// (split_work.h), so that few requests fill the GPU.
+// Short requests on Hopper: drafts and trees to verify, a few new tokens on a long prefix. Split-KV by a device-made
+// plan (split_work.h), so that few requests fill the GPU.
 //
-// A CTA has a unit's rows, 64 a multiplying warpgroup: (query token, q head of the kv head's group), the head fastest, so
-// that K and V are read once for all of a kv head's q heads. It streams KV tiles of 64 or 128 tokens through a ring
+// A CTA has a unit's rows, 64 a multiplying warpgroup: (query token, q head of the kv head's group), the head fastest,
+// so that K and V are read once for all of a kv head's q heads. It streams KV tiles of 64 or 128 tokens through a ring
 // (short_tile_tokens); one warpgroup copies, by TMA where pages hold large boxes, else 16 bytes at a time. wgmma takes
 // S = Q K^T and O = P V, P stays in registers; S of the next tile is multiplied before O of this one. Runs every mask:
-// causal, bidirectional, window, draft trees; keys past the visible range are not read, unused rows of the last page may
-// hold anything. Pieces are merged by a kernel behind this one (sm90_short_combine.cuh), in their order: results do not
-// depend on timing.
+// causal, bidirectional, window, draft trees; keys past the visible range are not read, unused rows of the last page
+// may hold anything. Pieces are merged by a kernel behind this one (sm90_short_combine.cuh), in their order: results do
+// not depend on timing.
 #pragma once
 
 #include "attention/backends/fa3/kernels/sm90_short_combine.cuh"

@@ -15,9 +15,11 @@ class ShortRows {
 
   WW_DEVICE int rows_of(const SplitCut& cut) const { return ShortUnit<C>(p_, work_, cut.unit, cut.q_len).rows; }
 
-  WW_DEVICE void write(const SplitCut& cut, int local, int column, const float (&sum)[2], const SplitTotal& total) const {
+  WW_DEVICE void write(const SplitCut& cut, int local, int column, const float (&sum)[2],
+                       const SplitTotal& total) const {
     const ShortUnit<C> unit(p_, work_, cut.unit, cut.q_len);
-    const int row = unit.first_row + local, query = row / p_.group, head = unit.kv_head * p_.group + row - query * p_.group;
+    const int row = unit.first_row + local, query = row / p_.group,
+              head = unit.kv_head * p_.group + row - query * p_.group;
     const bool empty = total.maximum == -INFINITY;
     float top = total.maximum, scale = empty ? 0.0f : 1.0f, all = total.sum;
     if (p_.sinks != nullptr && !empty) {

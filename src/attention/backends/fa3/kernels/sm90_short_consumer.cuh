@@ -7,7 +7,8 @@
 
 namespace warpweave::cuda {
 
-// What a row of a request sees: tokens from `begin` to `end`, and of the new tokens, where there is a tree mask, those it names.
+// What a row of a request sees: tokens from `begin` to `end`, and of the new tokens, where there is a tree mask, those
+// it names.
 struct ShortSight {
   int begin = 0, end = 0;
   int tree_begin = 1 << 30;
@@ -36,7 +37,8 @@ struct ShortSight {
 template <class C>
 class Sm90ShortConsumer {
  public:
-  WW_DEVICE Sm90ShortConsumer(const AttentionParams& p, const SplitWork& work, const Sm90ShortShared<C>& shared, int group)
+  WW_DEVICE Sm90ShortConsumer(const AttentionParams& p, const SplitWork& work, const Sm90ShortShared<C>& shared,
+                              int group)
       : p_(p), work_(work), shared_(shared), cursor_(shared.cursors[group]), group_(group),
         scale_log2_(p.softcap > 0 ? kLog2e : p.scale * kLog2e), threshold_(C::kRescaleThreshold / scale_log2_) {
     if (thread() == 0) cursor_.run.begin(work, blockIdx.x);
@@ -236,7 +238,9 @@ class Sm90ShortConsumer {
     const int first_query = (unit.first_row + group_ * 64) / p_.group;
     const int first = s.kv_len - s.q_len + (p_.tree_mask != nullptr ? -1 : first_query);  // position of what sees least
     const int end = p_.causal || p_.tree_mask != nullptr ? first + 1 : s.kv_len;
-    const int last = p_.tree_mask != nullptr ? s.kv_len : min(s.kv_len - s.q_len + (unit.first_row + group_ * 64 + 63) / p_.group, s.kv_len - 1);
+    const int last = p_.tree_mask != nullptr
+                         ? s.kv_len
+                         : min(s.kv_len - s.q_len + (unit.first_row + group_ * 64 + 63) / p_.group, s.kv_len - 1);
     return begin + C::kTokens <= end && (p_.window_left < 0 || begin >= last - p_.window_left);
   }
 
@@ -277,7 +281,8 @@ class Sm90ShortConsumer {
       sum += __shfl_xor_sync(~0u, sum, 2);
       const bool empty = softmax_.maximum[i] == RowSoftmax::kNone;
       float top = empty ? -INFINITY : softmax_.maximum[i] * scale_log2_;
-      const int row = unit.first_row + row_of(i), query = row / p_.group, head = unit.kv_head * p_.group + row - query * p_.group;
+      const int row = unit.first_row + row_of(i), query = row / p_.group,
+                head = unit.kv_head * p_.group + row - query * p_.group;
       const bool has = row_of(i) < unit.rows;
       if (!segment.whole()) {
         const int64_t at = static_cast<int64_t>(segment.slot(blockIdx.x)) * C::kTileRows + row_of(i);
@@ -306,7 +311,8 @@ class Sm90ShortConsumer {
   WW_DEVICE void write(const SplitSegment& segment, const ShortUnit<C>& unit, const float (&scale)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = unit.first_row + row_of(i), query = row / p_.group, head = unit.kv_head * p_.group + row - query * p_.group;
+      const int row = unit.first_row + row_of(i), query = row / p_.group,
+                head = unit.kv_head * p_.group + row - query * p_.group;
       char* out = static_cast<char*>(p_.out) + ((static_cast<int64_t>(segment.q_begin) + query) * p_.out_token_stride +
                                                 static_cast<int64_t>(head) * C::kDim) * 2;
       store_row<E>(out_, i, scale[i], out, row_of(i) < unit.rows);

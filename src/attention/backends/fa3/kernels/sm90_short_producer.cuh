@@ -91,7 +91,8 @@ class Sm90ShortBoxProducer {
 template <class C>
 class Sm90ShortGatherProducer {
  public:
-  WW_DEVICE Sm90ShortGatherProducer(const AttentionParams& p, const Sm90ShortShared<C>& shared) : p_(p), shared_(shared) {}
+  WW_DEVICE Sm90ShortGatherProducer(const AttentionParams& p, const Sm90ShortShared<C>& shared)
+      : p_(p), shared_(shared) {}
 
   WW_DEVICE void begin(const SplitSegment& s, int kv_head) {
     kv_head_ = kv_head;

@@ -66,7 +66,9 @@ struct Sm90ShortShared {
     static_assert(2 * C::kStages * kShortParts * 8 <= 256 && C::kConsumers * sizeof(SplitCursor<C::kTokens>) <= 256);
   }
   WW_DEVICE ptx::u32 full(int stage, int part) const { return barriers + (stage * kShortParts + part) * 8; }
-  WW_DEVICE ptx::u32 empty(int stage, int part) const { return barriers + ((C::kStages + stage) * kShortParts + part) * 8; }
+  WW_DEVICE ptx::u32 empty(int stage, int part) const {
+    return barriers + ((C::kStages + stage) * kShortParts + part) * 8;
+  }
   WW_DEVICE ptx::u32 tile(int stage, int part) const { return kv + (stage * kShortParts + part) * C::kTileBytes; }
   WW_DEVICE ptx::u32 query(int consumer) const { return q + consumer * C::kColumnBlocks * C::kQueryColumnBytes; }
 
@@ -101,7 +103,8 @@ struct Sm90ShortRing {
 // A unit is so many rows (query token, q head of the group) of one kv head; the row tiles of a kv head are neighbours.
 template <class C>
 struct ShortUnit {
-  int kv_head, first_row, rows;  // first_row: of the request and kv head; rows: that it has, none or fewer if the request is shorter
+  int kv_head, first_row,
+      rows;  // first_row: of the request and kv head; rows: that it has, none or fewer if the request is shorter
 
   WW_DEVICE ShortUnit(const AttentionParams& p, const SplitWork& work, int unit, int q_len) {
     const int row_tiles = work.units / p.num_kv_heads;

@@ -93,7 +93,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
       loader.load(p, w);
       stage = stage + 1 == C::kStages ? 0 : stage + 1;
     }
-    typename DecodeEpilogue<C>::Pieces pieces = {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.x), heads_abreast};
+    typename DecodeEpilogue<C>::Pieces pieces = {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.x),
+                                                 heads_abreast};
     if constexpr (C::kFixedSplits) {
       pieces.first = unit++ - segment.split;
       pieces.last = pieces.first + segment.num_splits - 1;

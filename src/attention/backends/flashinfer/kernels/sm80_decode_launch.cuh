@@ -21,7 +21,9 @@ cudaError_t launch_sm80_decode(const AttentionParams& p, const DecodeWorkspace& 
     return error;
   }
   const int abreast = C::kFixedSplits ? 1 : heads_abreast(p.num_kv_heads / C::kHeads, num_workers);
-  const LaunchShape shape = {.grid = static_cast<unsigned>(num_workers), .block = C::kThreads, .shared_bytes = C::kSmemBytes,
+  const LaunchShape shape = {.grid = static_cast<unsigned>(num_workers),
+                             .block = C::kThreads,
+                             .shared_bytes = C::kSmemBytes,
                              .stream = stream};
   return launch_kernel(shape, w.plan_is_older || w.q_ready != nullptr, sm80_decode<C>, p, w, abreast);
 }

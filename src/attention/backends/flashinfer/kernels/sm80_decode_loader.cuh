@@ -42,7 +42,8 @@ inline constexpr DecodeTuning kHeadPairs = {4, 2, 2, 2};
 inline constexpr DecodeTuning kHeadPairsOfFour = {4, 2, 2, 2, true};
 inline constexpr DecodeTuning kHeadPairsOfFourBulk = {4, 2, 2, 2, true, true};
 
-template <class Element_, KvStorage kStorage_, int kDim_, int kColumnTiles_, bool kMultiRow_, bool kFixedSplits_ = false,
+template <class Element_, KvStorage kStorage_, int kDim_, int kColumnTiles_, bool kMultiRow_,
+          bool kFixedSplits_ = false,
           DecodeTuning kTuning_ = decode_tuning(kStorage_, kDim_, kColumnTiles_, kFixedSplits_)>
 struct DecodeConfig {
   using Element = Element_;

@@ -127,7 +127,8 @@ struct DecodeState {
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
     constexpr int kBias = 127;
-    const int exponent = min(C::Fragment::kQueryTopLog2 + 2 * kBias - static_cast<int>(__float_as_uint(top) >> 23), 253);
+    const int exponent =
+        min(C::Fragment::kQueryTopLog2 + 2 * kBias - static_cast<int>(__float_as_uint(top) >> 23), 253);
     const float factor = __uint_as_float(static_cast<u32>(exponent) << 23);
 #pragma unroll
     for (int k = 0; k < kDimTiles; k += 2) {
@@ -207,7 +208,8 @@ struct DecodeState {
             row_scales[i][0] = ptx::F16::twice<false>(both);
             row_scales[i][1] = ptx::F16::twice<true>(both);
           }
-          multiply_scores(a[half * 2], a[half * 2 + 1], {row_scales[0][half], row_scales[1][half]}, head, chunk * 2, sums);
+          multiply_scores(a[half * 2], a[half * 2 + 1], {row_scales[0][half], row_scales[1][half]}, head, chunk * 2,
+                          sums);
         }
       } else {
 #pragma unroll
@@ -401,7 +403,8 @@ struct DecodeState {
           const int head = m / (C::kHeadBytes / 32), chunk = m * 2 + half - head * (C::kHeadBytes / 16);
 #pragma unroll
           for (int i = 0; half == 0 && i < 2; ++i) {
-            const u32 late = BlockScales::v_codes(stage + C::kCodesOffset) + BlockScales::v_row(group, 2 * i) * 16 + chunk * 2;
+            const u32 late =
+                BlockScales::v_codes(stage + C::kCodesOffset) + BlockScales::v_row(group, 2 * i) * 16 + chunk * 2;
             if constexpr (!BlockScales::kHere) {
               if (chunk % 4 == 0) pair_codes<C::kDim>(late, late + 16, lane & 16, codes[i]);
             }

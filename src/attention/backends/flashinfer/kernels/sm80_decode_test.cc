@@ -1,6 +1,6 @@
-// The decode kernel and the plans that it follows, run on the host: whatever the lengths, pages, formats and workers. K and V
-// arrive in shared memory when they are waited for, not before. Threads take their turns in several orders, CTAs in two:
-// every one of them gives the same bits.
+// The decode kernel and the plans that it follows, run on the host: whatever the lengths, pages, formats and workers. K
+// and V arrive in shared memory when they are waited for, not before. Threads take their turns in several orders, CTAs
+// in two: every one of them gives the same bits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -55,7 +55,8 @@ class Run {
       host_cta::run(C::kThreads, order, [&] { sm80_decode<C>(p, w, abreast); }, {.x = static_cast<unsigned>(block)});
       after = problem_.bits();
       for (size_t at = 0; at < after.size(); ++at) {
-        EXPECT_TRUE(before[at] == unwritten[at] || before[at] == after[at]) << "written before all its pieces were there";
+        EXPECT_TRUE(before[at] == unwritten[at] || before[at] == after[at])
+            << "written before all its pieces were there";
       }
       before = after;
     }
@@ -65,7 +66,8 @@ class Run {
 
   void check() const {
     // P is rounded to the type of the products, the output to the element.
-    const bool bf16_products = std::is_same_v<typename C::Arithmetic, ptx::Bf16>, bf16 = std::is_same_v<typename C::Element, ptx::Bf16>;
+    const bool bf16_products = std::is_same_v<typename C::Arithmetic, ptx::Bf16>,
+               bf16 = std::is_same_v<typename C::Element, ptx::Bf16>;
     problem_.check(bf16_products ? 2e-2 : bf16 ? 1.2e-2 : 3e-3,
                    [&](const Request& r) { return C::kFixedSplits || r.q_len <= c_.decode_q_len; });
   }
@@ -86,7 +88,8 @@ class Run {
     } else {
       const int abreast = heads_abreast(in.num_kv_heads, launch_.num_workers);
       host_cta::run(kPlanThreads, order, [&] {
-        decode_plan(of_abreast(in, abreast), workers_.data(), launch_.num_workers, launch_.num_workers / abreast, abreast);
+        decode_plan(of_abreast(in, abreast), workers_.data(), launch_.num_workers, launch_.num_workers / abreast,
+                    abreast);
       });
     }
     const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -145,16 +148,19 @@ constexpr KvStorage k16 = KvStorage::same16, kE4m3 = KvStorage::e4m3, kE5m2 = Kv
 
 TEST(DecodeKernel, Lengths) {
   expect_right<DecodeConfig<Bf16, k16, 128, 1, false>>({.name = "bf16 d128", .requests = kLengths});
-  expect_right<DecodeConfig<F16, k16, 64, 1, false>>({.name = "f16 d64", .requests = kLengths, .num_kv_heads = 3, .group = 5});
+  expect_right<DecodeConfig<F16, k16, 64, 1, false>>(
+      {.name = "f16 d64", .requests = kLengths, .num_kv_heads = 3, .group = 5});
   expect_right<DecodeConfig<Bf16, k16, 256, 2, false>>(
-      {.name = "bf16 d256, 16 q heads a kv head", .requests = {{1, 40}, {1, 300}}, .num_kv_heads = 1, .group = 16}, {.num_workers = 3});
+      {.name = "bf16 d256, 16 q heads a kv head", .requests = {{1, 40}, {1, 300}}, .num_kv_heads = 1, .group = 16},
+      {.num_workers = 3});
 }
 
 TEST(DecodeKernel, PairsAreCutBetweenManyWorkers) {
   expect_right<DecodeConfig<Bf16, k16, 64, 1, false>>(
       {.name = "33 pieces", .requests = {{1, 8700}, {1, 5}}, .num_kv_heads = 1, .group = 2}, {.num_workers = 40});
   expect_right<DecodeConfig<Bf16, k16, 64, 1, false>>(
-      {.name = "heads side by side", .requests = {{1, 900}, {1, 1300}}, .num_kv_heads = 8, .group = 2}, {.num_workers = 32});
+      {.name = "heads side by side", .requests = {{1, 900}, {1, 1300}}, .num_kv_heads = 8, .group = 2},
+      {.num_workers = 32});
 }
 
 TEST(DecodeKernel, Pages) {
@@ -166,10 +172,13 @@ TEST(DecodeKernel, Pages) {
 
 TEST(DecodeKernel, MaskedAndCapped) {
   expect_right<DecodeConfig<F16, k16, 64, 1, false>>({.name = "window", .requests = kLengths, .window_left = 100});
-  expect_right<DecodeConfig<F16, k16, 64, 1, false>>({.name = "softcap and sinks", .requests = kLengths, .softcap = 2, .sinks = true});
+  expect_right<DecodeConfig<F16, k16, 64, 1, false>>(
+      {.name = "softcap and sinks", .requests = kLengths, .softcap = 2, .sinks = true});
   expect_right<DecodeConfig<F16, k16, 64, 1, false>>({.name = "rising scores", .requests = kLengths, .rising = true});
-  expect_right<DecodeConfig<F16, k16, 64, 1, false>>({.name = "beside prompts", .requests = {{1, 70}, {5, 90}, {1, 300}, {2, 2}}});
-  expect_right<DecodeConfig<F16, k16, 64, 1, false>>({.name = "earlier K and V first", .requests = kLengths}, {.early = true});
+  expect_right<DecodeConfig<F16, k16, 64, 1, false>>(
+      {.name = "beside prompts", .requests = {{1, 70}, {5, 90}, {1, 300}, {2, 2}}});
+  expect_right<DecodeConfig<F16, k16, 64, 1, false>>({.name = "earlier K and V first", .requests = kLengths},
+                                                     {.early = true});
 }
 
 TEST(DecodeKernel, SeveralRowsARequest) {
@@ -178,9 +187,11 @@ TEST(DecodeKernel, SeveralRowsARequest) {
   expect_right<C>({.name = "causal", .requests = requests, .decode_q_len = 4});
   expect_right<C>({.name = "causal, window", .requests = requests, .decode_q_len = 4, .window_left = 33});
   expect_right<C>({.name = "tree", .requests = requests, .decode_q_len = 4, .tree = true});
-  expect_right<C>({.name = "tree, window", .requests = requests, .decode_q_len = 4, .window_left = 40, .tree = true}, {.early = true});
+  expect_right<C>({.name = "tree, window", .requests = requests, .decode_q_len = 4, .window_left = 40, .tree = true},
+                  {.early = true});
   expect_right<DecodeConfig<Bf16, k16, 128, 4, true>>(
-      {.name = "32 rows, Q in shared memory", .requests = {{8, 100}, {6, 70}}, .num_kv_heads = 1, .decode_q_len = 8}, {.num_workers = 3});
+      {.name = "32 rows, Q in shared memory", .requests = {{8, 100}, {6, 70}}, .num_kv_heads = 1, .decode_q_len = 8},
+      {.num_workers = 3});
 }
 
 TEST(DecodeKernel, Fp8) {
@@ -207,7 +218,8 @@ TEST(DecodeKernel, FixedSplits) {
   expect_right<C>({.name = "cut pairs", .requests = requests});
   expect_right<C>({.name = "whole pairs", .requests = requests}, {.most_cut_units = 0});
   expect_right<C>({.name = "window", .requests = requests, .window_left = 150});
-  expect_right<DecodeConfig<Bf16, kE4m3, 128, 2, true, true>>({.name = "fp8", .requests = requests, .head_scales = true});
+  expect_right<DecodeConfig<Bf16, kE4m3, 128, 2, true, true>>(
+      {.name = "fp8", .requests = requests, .head_scales = true});
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The prefill kernel of mma.sync and the worklist that it follows, run on the host: whatever the lengths, pages, formats and
-// masks. K and V arrive in shared memory when they are waited for, not before. Threads take their turns in several
-// orders: every one of them gives the same bits.
+// The prefill kernel of mma.sync and the worklist that it follows, run on the host: whatever the lengths, pages,
+// formats and masks. K and V arrive in shared memory when they are waited for, not before. Threads take their turns in
+// several orders: every one of them gives the same bits.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -78,7 +78,8 @@ const std::vector<Request> kLengths = {{2, 2}, {17, 17}, {33, 150}, {1, 90}, {40
 TEST(ExtendKernel, Lengths) {
   expect_right<ExtendConfig<Bf16, k16, 128, 4>>({.name = "bf16 d128", .requests = kLengths});
   expect_right<ExtendConfig<F16, k16, 64, 8>>({.name = "f16 d64", .requests = kLengths, .num_kv_heads = 3, .group = 5});
-  expect_right<ExtendConfig<F16, k16, 256, 4>>({.name = "f16 d256", .requests = {{9, 70}, {20, 20}}, .num_kv_heads = 1, .group = 2});
+  expect_right<ExtendConfig<F16, k16, 256, 4>>(
+      {.name = "f16 d256", .requests = {{9, 70}, {20, 20}}, .num_kv_heads = 1, .group = 2});
 }
 
 TEST(ExtendKernel, Pages) {
@@ -107,7 +108,8 @@ TEST(ExtendKernel, Formats) {
   expect_right<ExtendConfig<F16, kE5m2, 64, 4>>(c);
   expect_right<ExtendConfig<Bf16, kFp4, 128, 4>>(c);
   expect_right<ExtendConfig<F16, kFp4, 64, 8>>(c);
-  expect_right<ExtendConfig<Bf16, kFp4, 256, 4>>({.name = "fp4 d256", .requests = {{9, 70}, {20, 20}}, .num_kv_heads = 1, .group = 2});
+  expect_right<ExtendConfig<Bf16, kFp4, 256, 4>>(
+      {.name = "fp4 d256", .requests = {{9, 70}, {20, 20}}, .num_kv_heads = 1, .group = 2});
 }
 
 }  // namespace

@@ -198,7 +198,8 @@ WW_DEVICE void consume(const AttentionParams& p, const DecodeWorkspace& w, const
     for (int round = segment.token_begin; round < segment.token_end; round += C::kRoundTokens) {
       consumer.step(p, segment, round + threadIdx.x / 32 * C::kStepTokens, scale_log2, state);
     }
-    typename DecodeEpilogue<C>::Pieces pieces = {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.x), heads_abreast};
+    typename DecodeEpilogue<C>::Pieces pieces = {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.x),
+                                                 heads_abreast};
     if (first_pair) pieces = {run.first_pair_begin, run.first_pair_end, heads_abreast};
     else if (!segment.ends_pair) pieces.last = run.last_pair_end;
     const DecodeSegment done = segment;
@@ -227,7 +228,8 @@ __global__ void __launch_bounds__(BulkDecodeLayout<C>::kThreads, C::kCtasPerSm)
     if (reads_early) ptx::grid_dependency_wait();
     return;
   }
-  const u32 stages = ptx::smem_address(bulk_smem), full = ptx::smem_address(barriers), empty = full + Layout::kStages * 8;
+  const u32 stages = ptx::smem_address(bulk_smem), full = ptx::smem_address(barriers),
+            empty = full + Layout::kStages * 8;
   constexpr int kKeys = Layout::kKeyStages;
   const BulkRing keys = {stages, full, empty};
   const BulkRing values = {stages + kKeys * Layout::kStageBytes, full + kKeys * 8, empty + kKeys * 8};

@@ -1,6 +1,7 @@
-// For tests: the PTX words of the kernels that host_cta.h runs on the host, under the name of the file that has them for the
-// GPU; a test puts this folder first on its include path. What an instruction leaves open is settled against the kernel:
-// cp.async reads at once and writes nothing until its group is waited for. Shared memory is set_shared_memory()'s, its addresses count from there.
+// For tests: the PTX words of the kernels that host_cta.h runs on the host, under the name of the file that has them
+// for the GPU; a test puts this folder first on its include path. What an instruction leaves open is settled against
+// the kernel: cp.async reads at once and writes nothing until its group is waited for. Shared memory is
+// set_shared_memory()'s, its addresses count from there.
 #pragma once
 
 #include <bit>
@@ -40,7 +41,9 @@ inline void set_shared_memory(char* memory, size_t bytes, int threads) {
   host_shared = {memory, bytes, std::vector<std::vector<std::vector<Copy>>>(threads, {{}})};
 }
 
-inline u32 smem_address(const void* pointer) { return static_cast<u32>(static_cast<const char*>(pointer) - host_shared.memory); }
+inline u32 smem_address(const void* pointer) {
+  return static_cast<u32>(static_cast<const char*>(pointer) - host_shared.memory);
+}
 
 template <class T>
 T* shared_at(u32 address) {
@@ -116,7 +119,8 @@ struct F16;
 // d[16x8] += a[16x16] * b[16x8]
 template <class Element>
 void multiply_add(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  const auto upper = host_cta::lanes(std::array<u32, 2>{a[0], a[1]}), lower = host_cta::lanes(std::array<u32, 2>{a[2], a[3]});
+  const auto upper = host_cta::lanes(std::array<u32, 2>{a[0], a[1]}),
+             lower = host_cta::lanes(std::array<u32, 2>{a[2], a[3]});
   const auto columns = host_cta::lanes(std::array<u32, 2>{b0, b1});
   const u32 lane = host_cta::lane();
   for (u32 i = 0; i < 4; ++i) {

@@ -1,4 +1,5 @@
-// For tests: wgmma with the left operand in registers, on the host (ptx.h beside it). A product is done when it is issued.
+// For tests: wgmma with the left operand in registers, on the host (ptx.h beside it). A product is done when it is
+// issued.
 #pragma once
 
 #include "attention/cuda/ptx.h"
@@ -11,7 +12,8 @@ inline u32 wgmma_advance(u32 descriptor, u32 bytes) { return descriptor + (bytes
 // d[16 x kColumns] += a[16 x 16] b of this warp; element (k, n) of b is at `address(k, n)` before the 128-byte swizzle.
 template <class Element, int kColumns, class Address>
 void multiply_swizzled(float (&d)[kColumns / 2], const u32 (&a)[4], const Address& address) {
-  const auto upper = host_cta::lanes(std::array<u32, 2>{a[0], a[1]}), lower = host_cta::lanes(std::array<u32, 2>{a[2], a[3]});
+  const auto upper = host_cta::lanes(std::array<u32, 2>{a[0], a[1]}),
+             lower = host_cta::lanes(std::array<u32, 2>{a[2], a[3]});
   const u32 lane = host_cta::lane();
   for (u32 i = 0; i < kColumns / 2; ++i) {
     const u32 row = lane / 4, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
@@ -38,7 +40,8 @@ struct Wgmma {
   static void pv(float (&d)[kColumns / 2], const u32 (&a)[4], u32 b, int accumulate) {
     for (float& x : d) x = accumulate ? x : 0.0f;
     const u32 base = (b & 0x3fff) << 4, leading = b >> 16 << 4;
-    multiply_swizzled<Element, kColumns>(d, a, [&](u32 k, u32 n) { return base + n / 64 * leading + k * 128 + n % 64 * 2; });
+    multiply_swizzled<Element, kColumns>(d, a,
+                                         [&](u32 k, u32 n) { return base + n / 64 * leading + k * 128 + n % 64 * 2; });
   }
 };
 
