@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 
 namespace warpweave {
@@ -33,9 +34,7 @@ Status GpuEditedRows::Pair::send(std::span<const T> values, cudaStream_t stream)
   if (values.empty()) return {};
   WW_RETURN_IF_ERROR(reserve(values.size_bytes()));
   std::memcpy(host.as<void>(), values.data(), values.size_bytes());
-  return cuda_status(cudaMemcpyAsync(device.as<void>(), host.as<void>(), values.size_bytes(), cudaMemcpyHostToDevice,
-                                     stream),
-                     kWhat);
+  return copy_async(device.as<void>(), host.as<void>(), values.size_bytes(), stream, kWhat);
 }
 
 Status GpuEditedRows::reserve(int max_rows, int vocab_size) {
@@ -52,9 +51,7 @@ Status GpuEditedRows::launch(const Call& call, cudaStream_t stream) {
   packer_.pack(call.rows, vocab_size_, masks, *call.team);
   const size_t mask_bytes = sizeof(uint32_t) * packer_.num_masks() * mask_words_;
   if (mask_bytes > 0) {
-    WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(masks_.device.as<void>(), masks_.host.as<void>(), mask_bytes,
-                                            cudaMemcpyHostToDevice, stream),
-                            kWhat);
+    WW_RETURN_IF_ERROR(copy_async(masks_.device.as<void>(), masks_.host.as<void>(), mask_bytes, stream, kWhat));
   }
   WW_RETURN_IF_ERROR(params_.send(packer_.params(), stream));
   WW_RETURN_IF_ERROR(rows_.send(packer_.rows(), stream));
@@ -82,11 +79,9 @@ Status GpuEditedRows::launch(const Call& call, cudaStream_t stream) {
   gpu::edit_logits(edit, stream);
   gpu::sample_rows(params_.device.as<gpu::SampleRowParams>(), count, call.logits, vocab_size_, call.tokens, stream);
   gpu::score_chosen(edit, stream);
-  WW_CUDA_RETURN_IF_ERROR(cudaPeekAtLastError(), kWhat);
+  WW_RETURN_IF_ERROR(launch_status(kWhat));
   if (score_bytes == 0) return {};
-  return cuda_status(cudaMemcpyAsync(scores_.host.as<void>(), scores_.device.as<void>(), score_bytes,
-                                     cudaMemcpyDeviceToHost, stream),
-                     kWhat);
+  return copy_async(scores_.host.as<void>(), scores_.device.as<void>(), score_bytes, stream, kWhat);
 }
 
 void GpuEditedRows::finish(std::span<SampledRow> sampled) const {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "device/cuda/copy.h"
 #include "engine/gpu_runner.h"
 #include "ops/elementwise.h"
 
@@ -99,8 +100,8 @@ Status GpuRunner::keep_accepted(const DeviceStep& step, const Flight& flight) {
   int32_t* const accepted = host_accepted_.as<int32_t>();
   std::fill_n(accepted, flight.batch.num_reqs, -1);  // padding
   for (size_t row = 0; row < step.sample_slots.size(); ++row) accepted[row] = walk_.nodes(step.sample_slots[row]).back();
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(accepted_.as<void>(), accepted, flight.batch.num_reqs * sizeof(int32_t),
-                                          cudaMemcpyHostToDevice, stream()), "accepted proposals");
+  WW_RETURN_IF_ERROR(copy_async(accepted_.as<void>(), accepted, flight.batch.num_reqs * sizeof(int32_t), stream(),
+                                "accepted proposals"));
   return parts_.model->commit_states({.batch = flight.batch, .tree_parents = flight.tree_parents,
                                       .accepted = accepted_.as<int32_t>()}, *parts_.states);
 }
@@ -123,8 +124,8 @@ void GpuRunner::collect_edited_rows(const DeviceStep& step) {
 // Enqueues the copy of the tokens to the host, and does what the host does with the logits.
 Status GpuRunner::read_back(DeviceStep& step, Flight& flight, const float* logits) {
   const size_t tokens = step.proposals.empty() ? step.sample_rows.size() : step.builder.batch().logits_rows.size();
-  WW_CUDA_RETURN_IF_ERROR(cudaMemcpyAsync(flight.sampled.as<void>(), sampled_.as<void>(), tokens * sizeof(int32_t),
-                                          cudaMemcpyDeviceToHost, stream()), "reading sampled tokens");
+  WW_RETURN_IF_ERROR(copy_async(flight.sampled.as<void>(), sampled_.as<void>(), tokens * sizeof(int32_t), stream(),
+                                "reading sampled tokens"));
   WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(flight.end.get(), stream()), "a step");
   const bool on_host = samples_on_host(step);
   if (!on_host && step.input_logprobs.empty()) return {};

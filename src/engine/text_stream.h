@@ -2,8 +2,8 @@
 //
 // Text that could still become a stop string is held back; everything released is final and whole
 // UTF-8. A stop string or match of a stop regex counts when the token that completes it comes behind the first
-// min_new_tokens; one that is whole before is text like any other. Not thread-safe; lives on the engine thread. The tokenizer (may be null: ids only)
-// must outlive it.
+// min_new_tokens; one that is whole before is text like any other. Not thread-safe; lives on the engine thread. The
+// tokenizer (may be null: ids only) must outlive it.
 #pragma once
 
 #include <cstdint>

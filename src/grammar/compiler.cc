@@ -46,14 +46,18 @@ std::shared_ptr<const Vocabulary> GrammarCompiler::vocabulary() {
 }
 
 Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::compile(const GrammarSpec& spec) {
-  return find_or_make({.key = key_of(spec), .grammar = nullptr, .part = nullptr}, [&] { return compile_grammar(spec, options_.limits); });
+  return find_or_make({.key = key_of(spec), .grammar = nullptr, .part = nullptr},
+                      [&] { return compile_grammar(spec, options_.limits); });
 }
 
 Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::behind_reasoning(
     const std::shared_ptr<const CompiledGrammar>& grammar, const ReasoningMarks& marks) {
   const auto address = reinterpret_cast<uintptr_t>(grammar.get());
-  Entry entry{.key = "behind " + std::to_string(address) + ":" + marks.begin + '\n' + marks.end, .grammar = nullptr, .part = grammar};
-  return find_or_make(std::move(entry), [&] { return grammar::behind_reasoning(grammar->grammar(), marks, options_.limits); });
+  Entry entry{.key = "behind " + std::to_string(address) + ":" + marks.begin + '\n' + marks.end,
+              .grammar = nullptr,
+              .part = grammar};
+  return find_or_make(std::move(entry),
+                      [&] { return grammar::behind_reasoning(grammar->grammar(), marks, options_.limits); });
 }
 
 Result<std::shared_ptr<const CompiledGrammar>> GrammarCompiler::find_or_make(

@@ -58,7 +58,8 @@ class GrammarCompiler {
     std::shared_ptr<const CompiledGrammar> part;  // what its key names by address
   };
   std::shared_ptr<const Vocabulary> vocabulary();
-  Result<std::shared_ptr<const CompiledGrammar>> find_or_make(Entry entry, const std::function<Result<std::shared_ptr<const Grammar>>()>& make);
+  Result<std::shared_ptr<const CompiledGrammar>> find_or_make(
+      Entry entry, const std::function<Result<std::shared_ptr<const Grammar>>()>& make);
   void keep(Entry entry);
   void make_room();
 

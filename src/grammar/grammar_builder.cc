@@ -77,9 +77,11 @@ RuleId GrammarBuilder::add_grammar(const Grammar& grammar) {
     if (state.unique >= 0) set_unique(own, grammar.uniques()[state.unique]);
     inside_[own] = state.inside;
     min_level_[own] = state.min_level;
-    for (auto e = grammar.bytes_begin(s); e != grammar.bytes_end(s); ++e) add_byte(own, e->first, e->last, first_state + e->to);
+    for (auto e = grammar.bytes_begin(s); e != grammar.bytes_end(s); ++e)
+      add_byte(own, e->first, e->last, first_state + e->to);
     for (auto e = grammar.empties_begin(s); e != grammar.empties_end(s); ++e) add_empty(own, first_state + *e);
-    for (auto c = grammar.calls_begin(s); c != grammar.calls_end(s); ++c) add_call(own, first_rule + c->rule, first_state + c->to);
+    for (auto c = grammar.calls_begin(s); c != grammar.calls_end(s); ++c)
+      add_call(own, first_rule + c->rule, first_state + c->to);
   }
   for (RuleId r = 0; r < grammar.num_rules(); ++r) rule_starts_.push_back(first_state + grammar.rule(r).start);
   return first_rule + grammar.root();

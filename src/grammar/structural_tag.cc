@@ -93,8 +93,14 @@ struct FormatMembers {
 };
 const std::vector<FormatMembers>& format_members() {
   static const std::vector<FormatMembers> members = {
-      {"const_string", {"value"}}, {"json_schema", {"json_schema"}}, {"regex", {"pattern"}}, {"grammar", {"grammar"}}, {"any_text", {}},
-      {"sequence", {"elements"}}, {"or", {"elements"}}, {"tag", {"begin", "content", "end"}},
+      {"const_string", {"value"}},
+      {"json_schema", {"json_schema"}},
+      {"regex", {"pattern"}},
+      {"grammar", {"grammar"}},
+      {"any_text", {}},
+      {"sequence", {"elements"}},
+      {"or", {"elements"}},
+      {"tag", {"begin", "content", "end"}},
       {"triggered_tags", {"triggers", "tags", "at_least_one", "stop_after_first"}},
       {"tags_with_separator", {"separator", "tags", "at_least_one", "stop_after_first"}}};
   return members;
@@ -299,7 +305,8 @@ class TagCompiler {
 
 }  // namespace
 
-Result<std::shared_ptr<const Grammar>> behind_reasoning(const Grammar& grammar, const ReasoningMarks& marks, const GrammarLimits& limits) {
+Result<std::shared_ptr<const Grammar>> behind_reasoning(const Grammar& grammar, const ReasoningMarks& marks,
+                                                        const GrammarLimits& limits) {
   GrammarBuilder builder(limits);
   const RuleId root = builder.add_rule();
   const RuleId held = builder.add_grammar(grammar);
@@ -315,16 +322,20 @@ Result<std::shared_ptr<const Grammar>> behind_reasoning(const Grammar& grammar, 
   return builder.finish(root);
 }
 
-Result<std::shared_ptr<const Grammar>> compile_structural_tag(const Json& tag, const JsonStyle& style, const GrammarLimits& limits) {
+Result<std::shared_ptr<const Grammar>> compile_structural_tag(const Json& tag, const JsonStyle& style,
+                                                              const GrammarLimits& limits) {
   if (!tag.is_object()) return Status::invalid_argument("a structural tag must be an object");
   GrammarBuilder builder(limits);
   TagCompiler compiler(style, &builder);
   const RuleId root = builder.add_rule();
   const bool structures = tag.contains("structures") && tag["structures"].is_array();
-  const std::vector<std::string_view> members = structures ? std::vector<std::string_view>{"structures", "triggers"} : std::vector<std::string_view>{"format"};
+  const std::vector<std::string_view> members =
+      structures ? std::vector<std::string_view>{"structures", "triggers"} : std::vector<std::string_view>{"format"};
   WW_RETURN_IF_ERROR(check_members(tag, "a structural tag", members));
-  if (!structures && !tag.contains("format")) return Status::invalid_argument("a structural tag needs format, or structures and triggers");
-  WW_ASSIGN_OR_RETURN(const StateId end, structures ? compiler.emit_structures(tag, builder.start(root)) : compiler.emit(tag["format"], builder.start(root)));
+  if (!structures && !tag.contains("format"))
+    return Status::invalid_argument("a structural tag needs format, or structures and triggers");
+  WW_ASSIGN_OR_RETURN(const StateId end, structures ? compiler.emit_structures(tag, builder.start(root))
+                                                    : compiler.emit(tag["format"], builder.start(root)));
   builder.end_rule(end);
   return builder.finish(root);
 }

@@ -17,6 +17,7 @@ struct ReasoningMarks {
   std::string begin;  // empty: the text begins inside; else the whole reasoning may be left out
   std::string end;
 };
-Result<std::shared_ptr<const Grammar>> behind_reasoning(const Grammar& grammar, const ReasoningMarks& marks, const GrammarLimits& limits);
+Result<std::shared_ptr<const Grammar>> behind_reasoning(const Grammar& grammar, const ReasoningMarks& marks,
+                                                        const GrammarLimits& limits);
 
 }  // namespace warpweave::grammar

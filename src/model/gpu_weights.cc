@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/stream.h"
 #include "model/decoder_builder.h"
@@ -108,7 +109,8 @@ class GpuTarget {
   bool takes_random_fp8(const RandomFp8& rule, int64_t rows, int64_t cols) const {
     const bool of_rows = rule.block_rows == 1 && rule.block_cols == cols;
     const bool of_blocks = rule.block_rows == gpu::kFp8Block && rule.block_cols == gpu::kFp8Block;
-    return cols % gpu::kFp8Columns == 0 && (of_rows || (of_blocks && rows % gpu::kFp8Block == 0 && cols > gpu::kFp8Block));
+    return cols % gpu::kFp8Columns == 0 &&
+           (of_rows || (of_blocks && rows % gpu::kFp8Block == 0 && cols > gpu::kFp8Block));
   }
   Status embedding(const LinearPart& table, const std::shared_ptr<WeightSource>& source, GpuDecoderWeights& out) {
     WW_ASSIGN_OR_RETURN(const GpuLinear packed, pack({table}, GluActivation::none, false));
@@ -141,7 +143,8 @@ class GpuTarget {
     if (made_codes) {
       make_codes(parts, out, turns);
     } else {
-      WW_RETURN_IF_ERROR(turns ? upload_turns(parts, out.dtype, row_bytes, to) : upload_all(parts, out.dtype, row_bytes, to));
+      WW_RETURN_IF_ERROR(turns ? upload_turns(parts, out.dtype, row_bytes, to)
+                               : upload_all(parts, out.dtype, row_bytes, to));
     }
     WW_ASSIGN_OR_RETURN(out.bias, bias(parts, turns));
     if (experts_left_ > 0) --experts_left_;
@@ -282,7 +285,7 @@ class GpuTarget {
   Result<const float*> empty_scales(const GpuLinear& linear) {
     const size_t size_bytes = gpu::fp8_scales(linear.scaling, linear.out_features, linear.in_features) * sizeof(float);
     WW_ASSIGN_OR_RETURN(void* const memory, arena_.allocate(size_bytes, "weights"));
-    WW_CUDA_RETURN_IF_ERROR(cudaMemsetAsync(memory, 0, size_bytes, nullptr), "scales of random weights");
+    WW_RETURN_IF_ERROR(fill_async(memory, 0, size_bytes, nullptr, "scales of random weights"));
     return static_cast<const float*>(memory);
   }
   Result<const float*> uploaded_scales(const std::vector<LinearPart>& parts, gpu::Fp8Scaling scaling) {

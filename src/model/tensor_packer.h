@@ -174,7 +174,8 @@ auto TensorPacker<Target>::linear(const std::vector<PartName>& names, int64_t in
   std::vector<LinearPart> parts;
   std::vector<TensorView> used;
   std::vector<WeightScales> scales(names.size());
-  const std::vector<RandomFp8> made = !exact && target.takes_fp8() ? random_fp8(names, in_features) : std::vector<RandomFp8>();
+  const std::vector<RandomFp8> made =
+      !exact && target.takes_fp8() ? random_fp8(names, in_features) : std::vector<RandomFp8>();
   for (const PartName& name : names) {
     LinearPart part;
     const bool whole = name.of_rows < 0;
@@ -185,7 +186,8 @@ auto TensorPacker<Target>::linear(const std::vector<PartName>& names, int64_t in
       part.random = rule.matrix;
       part.random_dtype = rule.dtype;
       part.weight = {.data = nullptr, .dtype = DType::fp8_e4m3, .rank = 2, .shape = {all_rows, in_features}};
-      part.scales = &(scales[parts.size()] = {.values = {}, .block_rows = rule.block_rows, .block_cols = rule.block_cols});
+      part.scales =
+          &(scales[parts.size()] = {.values = {}, .block_rows = rule.block_rows, .block_cols = rule.block_cols});
     } else if (known) {  // more rows of the tensor before
       part = parts.back();
       part.bias = {};

@@ -15,7 +15,8 @@ namespace warpweave {
 struct RandomMatrix {
   uint64_t base = 0;
   float scale = 0;
-  // Of part of a matrix: rows of `cols` (a multiple of 8) that stand row_step apart, columns col_step; cols 0: of all of it.
+  // Of part of a matrix: rows of `cols` (a multiple of 8) that stand row_step apart, columns col_step; cols 0: of all
+  // of it.
   int64_t cols = 0, row_step = 0, col_step = 1;
 
   // The rule of [.., cols] from (first_row, first_col) of a matrix with of_cols columns, whose rule this is.
@@ -24,13 +25,16 @@ struct RandomMatrix {
     if (piece_cols != of_cols) out.cols = piece_cols, out.row_step = of_cols;
     return out;
   }
-  // The rule of what has for rows every step-th column, from first_col on, of rows [first_row, first_row + rows) of a matrix
-  // with of_cols columns, whose rule this is.
-  constexpr RandomMatrix transposed(int64_t first_row, int64_t rows, int64_t first_col, int64_t step, int64_t of_cols) const {
+  // The rule of what has for rows every step-th column, from first_col on, of rows [first_row, first_row + rows) of a
+  // matrix with of_cols columns, whose rule this is.
+  constexpr RandomMatrix transposed(int64_t first_row, int64_t rows, int64_t first_col, int64_t step,
+                                    int64_t of_cols) const {
     return {base + static_cast<uint64_t>(first_row * of_cols + first_col), scale, rows, step, of_cols};
   }
   // Of element i of the piece in the whole, from where the piece begins.
-  WW_HOST_DEVICE constexpr int64_t index(int64_t i) const { return cols == 0 ? i : i / cols * row_step + i % cols * col_step; }
+  WW_HOST_DEVICE constexpr int64_t index(int64_t i) const {
+    return cols == 0 ? i : i / cols * row_step + i % cols * col_step;
+  }
 };
 
 WW_HOST_DEVICE inline uint64_t mixed_bits(uint64_t z) {

@@ -20,8 +20,8 @@ JSON_PARSE = re.compile(r"\b\w*[jJ]son::(parse|accept)\(|simdjson[^;]*(\.|->)(pa
 RUNTIME_CALL = re.compile(r"\bcuda[A-Z]\w*\(")
 # Calls that are left elsewhere: they may become fewer, and the number with them.
 RUNTIME_CALLS_LEFT = {
-    "src/capi/stream_memory.h": 2, "src/engine/gpu_runner.cc": 16, "src/engine/gpu_runner_arrays.cc": 1,
-    "src/engine/gpu_runner_sample.cc": 7, "src/model/uploader.cc": 3, "src/ops/cuda/gemm.cc": 12,
+    "src/capi/stream_memory.h": 2, "src/engine/gpu_runner.cc": 15, "src/engine/gpu_runner_arrays.cc": 1,
+    "src/engine/gpu_runner_sample.cc": 6, "src/model/uploader.cc": 3, "src/ops/cuda/gemm.cc": 12,
 }
 
 

@@ -40,8 +40,8 @@ __device__ long long count_runs(long long total, long long pairs, int shortest, 
   return pairs * ((longest + piece - 1) / piece);
 }
 
-// The line of `total` tiles cut into `runs`: of one length, or, where there are `begins`, at these; an empty run's is the
-// next one's.
+// The line of `total` tiles cut into `runs`: of one length, or, where there are `begins`, at these; an empty run's is
+// the next one's.
 struct Cut {
   long long total;
   int runs;

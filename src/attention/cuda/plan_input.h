@@ -18,8 +18,8 @@ struct PlanInput {
   int head_token_bytes = 512;  // K and V of one token and head
   bool causal = true;
   bool cut_long_pairs = false;  // decode: pairs of one length are cut, too, where runs are long, so that none is idle
-  // Decode: in the time of how many tiles a worker begins and ends a pair, and pieces are merged: some time for any, and
-  // more for each. The line is cut by that (weighed_cuts.cuh); segment_tiles 0: it is cut into runs of one length.
+  // Decode: in the time of how many tiles a worker begins and ends a pair, and pieces are merged: some time for any,
+  // and more for each. The line is cut by that (weighed_cuts.cuh); segment_tiles 0: it is cut into runs of one length.
   int segment_tiles = 0, merge_tiles = 0, merged_pieces_a_tile = 1;
   int tile_tokens = kDecodeTileTokens;  // decode
   bool whole_tiles = false;  // decode: tiles stand at multiples of tile_tokens, also where a window begins within one
@@ -42,8 +42,8 @@ inline PlanInput of_abreast(PlanInput input, int heads) {
   return input;
 }
 
-// What the decode kernel takes, as measured on an H200 (docs/gpu-tuning.md). The last worker of a pair merges its pieces
-// by itself.
+// What the decode kernel takes, as measured on an H200 (docs/gpu-tuning.md). The last worker of a pair merges its
+// pieces by itself.
 inline PlanInput weighed_for_decode(PlanInput input) {
   input.segment_tiles = 2;
   input.merge_tiles = 1;

@@ -28,14 +28,19 @@ struct FusedMatrix {
     const int64_t row_bytes = out * dtype_info(all.dtype).block_bytes;
     std::vector<float> row(out), result(in * out);
     for (int64_t i = 0; i < in; ++i) {
-      dequantize_row(all.dtype, static_cast<const std::byte*>(all.data) + (expert * in + i) * row_bytes, out, row.data());
+      dequantize_row(all.dtype, static_cast<const std::byte*>(all.data) + (expert * in + i) * row_bytes, out,
+                     row.data());
       for (int64_t o = 0; o < out; ++o) result[o * in + i] = row[o];
     }
     return result;
   }
   // Every step-th row of that, from `first` on.
   LinearPart part(int64_t expert, const std::vector<float>& rows, int64_t first, int64_t step) const {
-    LinearPart made{.weight = f32_view(rows.data(), {out, in}), .bias = {}, .first_row = first, .row_step = step, .rows = out / step};
+    LinearPart made{.weight = f32_view(rows.data(), {out, in}),
+                    .bias = {},
+                    .first_row = first,
+                    .row_step = step,
+                    .rows = out / step};
     if (random) {
       made.weight = {.data = nullptr, .dtype = all.dtype, .rank = 2, .shape = {out / step, in}};
       made.random = random->transposed(expert * in, in, first, step, out);
@@ -254,7 +259,8 @@ Status ExpertsBuilder<Target>::fused_experts(Experts& experts) {
   }
   for (int64_t e = 0; e < n; ++e) {
     const std::vector<float> up_rows = up.transposed(e), down_rows = down.transposed(e);
-    LinearPart gate = up.part(e, up_rows, 0, 2), up_part = up.part(e, up_rows, 1, 2), down_part = down.part(e, down_rows, 0, 1);
+    LinearPart gate = up.part(e, up_rows, 0, 2), up_part = up.part(e, up_rows, 1, 2),
+               down_part = down.part(e, down_rows, 0, 1);
     if (!up_bias.empty()) {
       gate.bias = up_part.bias = f32_view(up_bias.data() + e * 2 * ffn, {2 * ffn});
       down_part.bias = f32_view(down_bias.data() + e * hidden_, {hidden_});

@@ -71,7 +71,8 @@ cudaError_t launch_sm90_short(const AttentionParams& p, const SplitWork& work, c
   const LaunchShape shape = {.grid = static_cast<unsigned>(work.num_workers), .block = C::kThreads,
                              .shared_bytes = C::kSmemBytes, .stream = stream};
   const cudaError_t error = launch_kernel(shape, true, sm90_short<C>, p, maps, work, box_tokens);
-  return error == cudaSuccess ? launch_combine<ShortRows<C>>(p, work, {4 * work.num_workers / C::kCtasPerSm}, stream) : error;
+  return error == cudaSuccess ? launch_combine<ShortRows<C>>(p, work, {4 * work.num_workers / C::kCtasPerSm}, stream)
+                              : error;
 }
 
 template <class Element, int kDim, int kConsumers>
