@@ -57,7 +57,11 @@ std::vector<Option> options(ServedModel& served) {
       {"presence_penalty", [](R r) { r.sampling.presence_penalty = -2; }},
       {"repetition_penalty", [](R r) { r.sampling.repetition_penalty = 1e-30f; }},
       {"stop", [](R r) { r.sampling.stop = {"the"}; },
-       [](const Answer& a) { return a.text.find("the") == std::string::npos; }},
+       [](const Answer& a) {
+         // No stop string ends an answer within min_new_tokens, of which "max_new_tokens 1" has one.
+         const bool is_first_token = a.ids.size() == 1 && a.finish.type == FinishReason::Type::length;
+         return is_first_token || a.text.find("the") == std::string::npos;
+       }},
       {"stop_token_ids", [](R r) { r.sampling.stop_token_ids = {kCommonToken}; }},
       {"ignore_eos", [](R r) { r.sampling.ignore_eos = true; }},
       {"min_new_tokens", [](R r) { r.sampling.min_new_tokens = 3; }},
