@@ -71,12 +71,7 @@ struct Chunk {
   __device__ long long begin_of(int r) const { return (ends[r] - counts[r]) * heads; }
   // The first request whose end lies past `tile`.
   __device__ int find(long long tile) const {
-    int low = 0, high = num_requests - 1;
-    while (low < high) {
-      const int middle = (low + high) / 2;
-      if (ends[middle] * heads > tile) high = middle; else low = middle + 1;
-    }
-    return low;
+    return first_past(num_requests, [&](int r) { return ends[r] * heads > tile; });
   }
 };
 
