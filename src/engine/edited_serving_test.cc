@@ -5,22 +5,11 @@
 #include <cmath>
 
 #include "engine/testing/asking.h"
+#include "engine/testing/printable_grammar.h"
 #include "engine/testing/serving_device.h"
-#include "grammar/testing/grammar_texts.h"
 
 namespace warpweave {
 namespace {
-
-using Grammar = std::shared_ptr<const grammar::CompiledGrammar>;
-
-// The tiny models' 96 ids: an end, and the printable bytes.
-Grammar regex(const std::string& pattern) {
-  std::vector<std::string> tokens = {""};
-  for (char c = ' '; c <= '~'; ++c) tokens.emplace_back(1, c);
-  static const auto vocabulary =
-      std::make_shared<const grammar::Vocabulary>(std::move(tokens), std::vector<int32_t>{0});
-  return grammar::testing::compile({grammar::GrammarSpec::Kind::regex, pattern, {}}, {}, vocabulary);
-}
 
 struct Setting {
   const char* family;
@@ -59,7 +48,7 @@ class EditedServing : public testing::TestWithParam<Setting> {
     SamplingParams& sampling = one.sampling;
     sampling.temperature = number % 2 == 0 ? 0 : 0.9f;
     sampling.seed = 55 + number;
-    if (number % 3 == 1) sampling.grammar = regex("[a-m]*(xyz|[0-9]{3})+[n-z]*");
+    if (number % 3 == 1) sampling.grammar = printable_regex("[a-m]*(xyz|[0-9]{3})+[n-z]*");
     if (number % 4 == 2) sampling.repetition_penalty = 1.4f;
     if (number % 4 == 2) sampling.frequency_penalty = 0.7f;
     if (number % 5 == 3) sampling.logit_bias = {{10, 4.0f}, {11, -50.0f}};
@@ -137,7 +126,7 @@ TEST_P(EditedServing, ARequestWithoutATokenFailsAlone) {
   std::vector<GenerateRequest> asked = {request(0), request(1), request(2)};
   const auto expected = ask(served, asked);
   asked.push_back(request(3));
-  asked.back().sampling.grammar = regex("[a-c]{3}d");
+  asked.back().sampling.grammar = printable_regex("[a-c]{3}d");
   asked.back().sampling.logit_bias.clear();
   asked.back().sampling.bad_words = {{'d' - ' ' + 1}};
   const auto got = ask(served, asked);

@@ -3,22 +3,11 @@
 #include <gtest/gtest.h>
 
 #include "engine/testing/asking.h"
+#include "engine/testing/printable_grammar.h"
 #include "engine/testing/serving_device.h"
-#include "grammar/testing/grammar_texts.h"
 
 namespace warpweave {
 namespace {
-
-using Grammar = std::shared_ptr<const grammar::CompiledGrammar>;
-
-// The tiny models' 96 ids: an end, and the printable bytes, so that a text has one way to be written.
-Grammar regex(const std::string& pattern) {
-  std::vector<std::string> tokens = {""};
-  for (char c = ' '; c <= '~'; ++c) tokens.emplace_back(1, c);
-  static const auto vocabulary =
-      std::make_shared<const grammar::Vocabulary>(std::move(tokens), std::vector<int32_t>{0});
-  return grammar::testing::compile({grammar::GrammarSpec::Kind::regex, pattern, {}}, {}, vocabulary);
-}
 
 std::string text_of(const Ids& ids) {
   std::string text;
@@ -63,7 +52,7 @@ constexpr const char* kMostlyForced = "[ab](the quick brown fox jumps)[ab](over 
 
 TEST_P(JumpForward, WritesForcedTextInFewSteps) {
   auto plain = serve(false), jumping = serve(true);
-  const std::vector<GenerateRequest> alone = {request(1, regex(kMostlyForced))};
+  const std::vector<GenerateRequest> alone = {request(1, printable_regex(kMostlyForced))};
   const auto expected = ask(plain, alone), got = ask(jumping, alone);
   EXPECT_EQ(got, expected);
   EXPECT_EQ(text_of(got[0].ids).substr(1, 25), "the quick brown fox jumps");
@@ -82,7 +71,7 @@ TEST_P(JumpForward, SaysTheSameInABatchAndWithTooSmallAPool) {
     SCOPED_TRACE(family);
     family_ = family;
     std::vector<GenerateRequest> asked;
-    for (int i = 0; i < 8; ++i) asked.push_back(request(i, i % 4 == 3 ? nullptr : regex(kMostlyForced), 30 + i));
+    for (int i = 0; i < 8; ++i) asked.push_back(request(i, i % 4 == 3 ? nullptr : printable_regex(kMostlyForced), 30 + i));
     auto plain = serve(false);
     const auto expected = ask(plain, asked);
     for (const int max_total_tokens : {4096, 160}) {
@@ -103,7 +92,7 @@ TEST_P(JumpForward, SaysTheSameInABatchAndWithTooSmallAPool) {
 TEST_P(JumpForward, LeavesBatchesAloneWhereLittleIsForced) {
   auto served = serve(true);
   std::vector<GenerateRequest> asked;
-  for (int i = 0; i < 8; ++i) asked.push_back(request(i, i == 0 ? regex("([ab](xy))*") : nullptr));
+  for (int i = 0; i < 8; ++i) asked.push_back(request(i, i == 0 ? printable_regex("([ab](xy))*") : nullptr));
   ask(served, asked);
   EXPECT_TRUE(served.engine->audit().ok());
   const EngineStats stats = served.engine->stats();
@@ -115,7 +104,7 @@ TEST_P(JumpForward, LeavesBatchesAloneWhereLittleIsForced) {
 TEST_P(JumpForward, LargeBatchesJumpWhereAllIsForced) {
   auto plain = serve(false), jumping = serve(true);
   std::vector<GenerateRequest> asked;
-  for (int i = 0; i < 20; ++i) asked.push_back(request(i, regex(kMostlyForced)));
+  for (int i = 0; i < 20; ++i) asked.push_back(request(i, printable_regex(kMostlyForced)));
   EXPECT_EQ(ask(jumping, asked), ask(plain, asked));
   EXPECT_GT(jumping.engine->stats().decode_steps.tokens, jumping.engine->stats().decode_steps.requests);
   EXPECT_TRUE(jumping.engine->audit().ok()) << jumping.engine->audit().message();
