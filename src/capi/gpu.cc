@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "capi/gpu_merge.h"
-#include "capi/stream_memory.h"
 #include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/current_device.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
+#include "device/cuda/stream_memory.h"
 #include "ops/cuda/gpu_ops.h"
 
 namespace warpweave::capi {

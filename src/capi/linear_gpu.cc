@@ -5,9 +5,9 @@
 
 #include "capi/gpu.h"
 #include "capi/linear_attention.h"
-#include "capi/stream_memory.h"
 #include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/stream_memory.h"
 #include "linear/cuda/cuda_device.h"
 
 namespace warpweave::capi {

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/graph.h"
 #include "ops/elementwise.h"
 #include "sample/cuda/gpu_sampler.h"
@@ -68,7 +69,7 @@ GpuRunner::GpuRunner(GpuParts parts, const GpuRunnerOptions& options)
   if (options_.acceptance_dice) walk_.use_dice(*options_.acceptance_dice);
 }
 
-GpuRunner::~GpuRunner() { cudaStreamSynchronize(stream()); }
+GpuRunner::~GpuRunner() { (void)wait_for_stream(stream(), "stopping"); }
 
 StepShape GpuRunner::shape_of(int tokens, int requests, int logits_rows, int samples) const {
   return {.tokens = tokens, .requests = requests, .logits_rows = logits_rows, .samples = samples,
@@ -91,11 +92,11 @@ Status GpuRunner::reserve() {
                                                       "logits"));
   WW_RETURN_IF_ERROR(edited_rows_.reserve(options_.max_requests, parts_.model->config().vocab_size));
   // Rows that no step has filled yet must still be page ids.
-  WW_CUDA_RETURN_IF_ERROR(cudaMemset(page_table_.as<void>(), 0, page_table_.size_bytes()), "clearing page tables");
-  WW_CUDA_RETURN_IF_ERROR(cudaMemset(sampled_.as<void>(), 0, sampled_.size_bytes()), "clearing sampled tokens");
+  WW_RETURN_IF_ERROR(fill_now(page_table_.as<void>(), 0, page_table_.size_bytes(), "clearing page tables"));
+  WW_RETURN_IF_ERROR(fill_now(sampled_.as<void>(), 0, sampled_.size_bytes(), "clearing sampled tokens"));
   // These, the cache and counters were cleared on the default stream, for which ours does not wait: without graphs and
   // tuning the first step would come at once, and what it writes could be cleared after it.
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(cudaStreamLegacy), "clearing memory");
+  WW_RETURN_IF_ERROR(wait_for_stream(cudaStreamLegacy, "clearing memory"));
   table_rows_.resize(requests);
   if (parts_.states != nullptr && options_.max_proposals > 0) {
     WW_ASSIGN_OR_RETURN(accepted_, DeviceBuffer::allocate(requests * sizeof(int32_t), "accepted proposals"));
@@ -108,10 +109,10 @@ Status GpuRunner::reserve() {
   for (Flight& flight : flights_) {
     WW_ASSIGN_OR_RETURN(flight.staging, PinnedBuffer::allocate(largest.size_bytes(), "a step's arrays"));
     WW_ASSIGN_OR_RETURN(flight.sampled, PinnedBuffer::allocate(samples * sizeof(int32_t), "sampled tokens"));
-    WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(flight.begin.out()), "an event");
-    WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(flight.end.out()), "an event");
+    WW_ASSIGN_OR_RETURN(flight.begin, create_timed_event());
+    WW_ASSIGN_OR_RETURN(flight.end, create_timed_event());
   }
-  WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(last_end_.out()), "an event");
+  WW_ASSIGN_OR_RETURN(last_end_, create_timed_event());
   if (options_.graph_batch_sizes.empty()) return {};
   GraphLimits limits;
   limits.max_batch_size = limits.max_tokens = options_.graph_batch_sizes.back();
@@ -135,7 +136,7 @@ void GpuRunner::launch(DeviceStep* step) {
   }
   if (!step->status.ok()) {
     step->done = true;
-    cudaStreamSynchronize(stream());
+    (void)wait_for_stream(stream(), "a failed step");
     table_rows_.assign(table_rows_.size(), {});
     step->sampled.assign(step->sample_rows.size(), {});
     step->sampled_ids.assign(step->sample_rows.size(), 0);
@@ -194,7 +195,7 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   }
   step.first_of_shape = num_graphs() != graphs;
   const StepShape shape = graph != nullptr ? shape_of_graph(graph_shape) : shape_of_step(step);
-  WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(flight.begin.get(), stream()), "a step");
+  WW_RETURN_IF_ERROR(record_event(flight.begin.get(), stream(), "a step"));
   ForwardBatch batch;
   auto clock = SteadyClock::now();
   WW_RETURN_IF_ERROR(upload(&step, shape, flight, batch));
@@ -243,7 +244,7 @@ Status GpuRunner::draft(DeviceStep& step, Flight& flight) {
   ForwardBatch batch;
   WW_RETURN_IF_ERROR(upload(&step, shape_of_step(step), flight, batch));  // its passes read the page tables
   WW_RETURN_IF_ERROR(parts_.drafter->draft(step.builder, step.draft_rows, step.proposals));
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "a draft on the GPU");  // the staging is filled anew
+  WW_RETURN_IF_ERROR(wait_for_stream(stream(), "a draft on the GPU"));  // the staging is filled anew
   step.builder.replace_proposals(step.proposals);
   step.draft_us = us_since(begun);
   return {};
@@ -285,7 +286,7 @@ Status GpuRunner::forward(const ForwardBatch& batch, const StepShape& shape, flo
   WW_RETURN_IF_ERROR(run_model(batch, shape, logits, inputs));
   gpu::sample_rows(device_array<SampleRowParams>(arrays_, shape.sample_rows()), shape.samples, logits,
                    parts_.model->config().vocab_size, sampled_.as<int32_t>(), stream());
-  return cuda_status(cudaPeekAtLastError(), "sampling");
+  return launch_status("sampling");
 }
 
 // The smallest graph that holds the step: of decode, or of proposals that are as many for every request. With recurrent layers
@@ -320,7 +321,7 @@ Result<cudaGraphExec_t> GpuRunner::graph_for(const GraphShape& shape, Flight& fl
   if (const auto found = graphs_.find(shape); found != graphs_.end()) return found->second.get();
   const Status captured = capture(shape, flight);
   if (!captured.ok()) {
-    cudaGetLastError();
+    forget_cuda_failure();
     LOG_WARN("no CUDA graph for batch size {}{}{}, its steps run without: {}", shape.requests,
              shape.q_len > 1 ? fmt::format(" with {} rows a request", shape.q_len) : "", shape.adapters ? " with adapters" : "",
              captured.message());
@@ -339,7 +340,7 @@ Status GpuRunner::tune_prefill(int tokens) {
   WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
   WW_RETURN_IF_ERROR(run_model(batch, shape, logits_.as<float>()));
   parts_.model->gemm().stop_tuning();
-  return cuda_status(cudaStreamSynchronize(stream()), "a trial run");
+  return wait_for_stream(stream(), "a trial run");
 }
 
 // First runs the batch for real, all padding, while the products try their algorithms: what is
@@ -355,13 +356,13 @@ Status GpuRunner::capture(const GraphShape& graph_shape, Flight& flight) {
     WW_RETURN_IF_ERROR(run_model(batch, shape, logits));
   }
   parts_.model->gemm().stop_tuning();
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "a trial run");
+  WW_RETURN_IF_ERROR(wait_for_stream(stream(), "a trial run"));
 
   WW_ASSIGN_OR_RETURN(CudaGraphExec exec, capture_graph(stream(), "capturing a graph", [&] {
     const Status planned = parts_.attention->init_forward_metadata_capture_cuda_graph(batch);
     return planned.ok() ? forward(batch, shape, logits) : planned;
   }));
-  WW_CUDA_RETURN_IF_ERROR(cudaGraphUpload(exec.get(), stream()), "uploading a graph");
+  WW_RETURN_IF_ERROR(upload_graph(exec.get(), stream(), "uploading a graph"));
   graphs_[graph_shape] = std::move(exec);
   return {};
 }

@@ -227,7 +227,7 @@ Status GpuRunner::upload(const DeviceStep* step, const StepShape& shape, Flight&
   up.table = page_table_.as<int32_t>();
   up.table_stride = options_.max_pages_per_request;
   gpu::upload_step(up, stream());
-  return cuda_status(cudaPeekAtLastError(), "uploading a step");
+  return launch_status("uploading a step");
 }
 
 }  // namespace warpweave

@@ -28,7 +28,7 @@ std::vector<RowBest> best_of_rows(std::span<const float> values, int vocab_size)
 void GpuRunner::finish(Flight& flight) {
   DeviceStep* const step = std::exchange(flight.step, nullptr);
   if (step == nullptr || step->done) return;
-  step->status = cuda_status(cudaEventSynchronize(flight.end.get()), "a step on the GPU");
+  step->status = wait_for_event(flight.end.get(), "a step on the GPU");
   try {
     if (step->status.ok()) step->status = take_sampled(*step, flight);
   } catch (...) {
@@ -126,10 +126,10 @@ Status GpuRunner::read_back(DeviceStep& step, Flight& flight, const float* logit
   const size_t tokens = step.proposals.empty() ? step.sample_rows.size() : step.builder.batch().logits_rows.size();
   WW_RETURN_IF_ERROR(copy_async(flight.sampled.as<void>(), sampled_.as<void>(), tokens * sizeof(int32_t), stream(),
                                 "reading sampled tokens"));
-  WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(flight.end.get(), stream()), "a step");
+  WW_RETURN_IF_ERROR(record_event(flight.end.get(), stream(), "a step"));
   const bool on_host = samples_on_host(step);
   if (!on_host && step.input_logprobs.empty()) return {};
-  WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "a step on the GPU");
+  WW_RETURN_IF_ERROR(wait_for_stream(stream(), "a step on the GPU"));
   WW_RETURN_IF_ERROR(compute_input_logprobs(step, logits));
   if (!on_host) return {};
   WW_RETURN_IF_ERROR(verify_on_host(step, flight, logits));
@@ -141,7 +141,7 @@ Result<float*> GpuRunner::logits_memory(int rows) {
   if (rows <= options_.max_requests) return logits_.as<float>();
   const size_t needed = sizeof(float) * rows * static_cast<size_t>(parts_.model->config().vocab_size);
   if (needed > large_logits_.size_bytes()) {
-    WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(stream()), "waiting for a step");
+    WW_RETURN_IF_ERROR(wait_for_stream(stream(), "waiting for a step"));
     large_logits_ = DeviceBuffer();
     std::erase_if(graphs_, [](const auto& graph) { return graph.first.q_len > 1; });  // they write to what was there
     WW_ASSIGN_OR_RETURN(large_logits_, DeviceBuffer::allocate(needed, "logits of prompt tokens; lower "
@@ -165,9 +165,8 @@ Result<std::vector<float>> GpuRunner::read_logits(std::span<const int> rows, con
   const int64_t vocab_size = parts_.model->config().vocab_size;
   std::vector<float> values(rows.size() * vocab_size);
   for (size_t i = 0; i < rows.size(); ++i) {
-    WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(values.data() + i * vocab_size, logits + rows[i] * vocab_size,
-                                       vocab_size * sizeof(float), cudaMemcpyDeviceToHost),
-                            "reading logits");
+    WW_RETURN_IF_ERROR(copy_now(values.data() + i * vocab_size, logits + rows[i] * vocab_size, vocab_size * sizeof(float),
+"reading logits"));
   }
   return values;
 }
@@ -180,9 +179,8 @@ Status GpuRunner::compute_input_logprobs(DeviceStep& step, const float* logits) 
     values.resize(count * vocab_size);
     for (size_t i = 0; i < count; ++i) {
       const float* from = logits + step.input_logprobs[first + i].logits_row * vocab_size;
-      WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(values.data() + i * vocab_size, from, vocab_size * sizeof(float),
-                                         cudaMemcpyDeviceToHost),
-                              "reading logits");
+      WW_RETURN_IF_ERROR(copy_now(values.data() + i * vocab_size, from, vocab_size * sizeof(float),
+"reading logits"));
     }
     parts_.team->parallel_for(count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {

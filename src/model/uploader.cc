@@ -32,14 +32,13 @@ Result<Uploader::Pinned> Uploader::Pinned::allocate(size_t size_bytes) {
       Status::resource_exhausted(std::to_string(size_bytes >> 20) + " MiB of pinned memory for staging of weights");
   if (out.memory_.data() == nullptr) return none;
   for (size_t at = 0; at < size_bytes; at += kPageBytes) static_cast<volatile std::byte*>(out.data())[at] = {};
-  if (cudaHostRegister(out.data(), size_bytes, cudaHostRegisterDefault) == cudaSuccess) return out;
-  cudaGetLastError();
+  if (pin_memory(out.data(), size_bytes)) return out;
   out.memory_ = {};
   return none;
 }
 
 Uploader::Pinned::~Pinned() {
-  if (memory_.data() != nullptr) cudaHostUnregister(memory_.data());
+  if (memory_.data() != nullptr) unpin_memory(memory_.data());
 }
 
 Result<std::unique_ptr<Uploader>> Uploader::create(int threads) {

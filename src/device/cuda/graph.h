@@ -25,6 +25,11 @@ Result<CudaGraphExec> capture_graph(cudaStream_t stream, std::string_view what, 
   return exec;
 }
 
+// What its first launch would else do.
+inline Status upload_graph(cudaGraphExec_t graph, cudaStream_t stream, std::string_view what) {
+  return cuda_status(cudaGraphUpload(graph, stream), what);
+}
+
 inline Status launch_graph(cudaGraphExec_t graph, cudaStream_t stream, std::string_view what) {
   return cuda_status(cudaGraphLaunch(graph, stream), what);
 }

@@ -38,6 +38,14 @@ OwnedBuffer<kKind>::~OwnedBuffer() {
 template class OwnedBuffer<MemoryKind::device>;
 template class OwnedBuffer<MemoryKind::pinned>;
 
+bool pin_memory(void* data, size_t size_bytes) {
+  if (cudaHostRegister(data, size_bytes, cudaHostRegisterDefault) == cudaSuccess) return true;
+  cudaGetLastError();
+  return false;
+}
+
+void unpin_memory(void* data) { cudaHostUnregister(data); }
+
 Result<void*> DeviceArena::allocate(size_t size_bytes, std::string_view what) {
   const size_t rounded = (size_bytes + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
   used_bytes_ += rounded;

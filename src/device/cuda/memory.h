@@ -41,6 +41,10 @@ using DeviceBuffer = OwnedBuffer<MemoryKind::device>;
 // Page-locked host memory: copies to and from it run beside the GPU's kernels.
 using PinnedBuffer = OwnedBuffer<MemoryKind::pinned>;
 
+// Memory that the host has already, page-locked from here on; false: it could not be, which concerns no other call.
+bool pin_memory(void* data, size_t size_bytes);
+void unpin_memory(void* data);
+
 // Many small allocations that live and die together, cut from slabs. 256-byte aligned.
 class DeviceArena {
  public:

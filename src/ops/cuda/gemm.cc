@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/library.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/small_gemm.h"
@@ -211,8 +212,7 @@ struct InvariantTrial {
     WW_ASSIGN_OR_RETURN(y, DeviceBuffer::allocate(kInvariantRows[0] * y_row_bytes(), "trying products"));
     for (int64_t row = 0; row < kInvariantRows[0]; row += linear.out_features) {
       const int64_t rows = std::min(linear.out_features, kInvariantRows[0] - row);
-      WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(x.as<char>() + row * row_bytes, linear.weight, rows * row_bytes,
-                                         cudaMemcpyDeviceToDevice), "trying products");
+      WW_RETURN_IF_ERROR(copy_now(x.as<char>() + row * row_bytes, linear.weight, rows * row_bytes, "trying products"));
     }
     call.x = x.as<void>();
     call.y = y.as<void>();
@@ -221,8 +221,7 @@ struct InvariantTrial {
   size_t y_row_bytes() const { return call.y_stride * dtype_info(call.y_dtype).block_bytes; }
   Result<std::vector<char>> row(int64_t index) const {
     std::vector<char> out(call.linear->out_features * dtype_info(call.y_dtype).block_bytes);
-    WW_CUDA_RETURN_IF_ERROR(cudaMemcpy(out.data(), y.as<char>() + index * y_row_bytes(), out.size(),
-                                       cudaMemcpyDeviceToHost), "trying products");
+    WW_RETURN_IF_ERROR(copy_now(out.data(), y.as<char>() + index * y_row_bytes(), out.size(), "trying products"));
     return out;
   }
 };
@@ -291,10 +290,8 @@ Result<GpuGemm::Algorithm> GpuGemm::choose_invariant(const GemmCall& call, Strea
       if (splits <= 1) candidates.push_back(algorithm);
     }
   }
-  CudaEvent begin, end;
-  WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(begin.out()), "an event");
-  WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(end.out()), "an event");
-  const auto on = static_cast<cudaStream_t>(stream);
+  WW_ASSIGN_OR_RETURN(const CudaEvent begin, create_timed_event());
+  WW_ASSIGN_OR_RETURN(const CudaEvent end, create_timed_event());
   // The product of its times, or a negative number: it does not pass.
   const auto try_one = [&](const cublasLtMatmulAlgo_t& candidate) -> Result<double> {
     double score = 1;
@@ -308,11 +305,11 @@ Result<GpuGemm::Algorithm> GpuGemm::choose_invariant(const GemmCall& call, Strea
       const bool timed = std::find(std::begin(kTimedRows), std::end(kTimedRows), i) != std::end(kTimedRows);
       WW_RETURN_IF_ERROR(run_candidate(plan, 0, trial.call, stream));
       if (timed) {
-        WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(begin.get(), on), "timing a product");
+        WW_RETURN_IF_ERROR(record_event(begin.get(), stream, "timing a product"));
         for (int run = 0; run < kTimedRuns; ++run) WW_RETURN_IF_ERROR(run_candidate(plan, 0, trial.call, stream));
-        WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(end.get(), on), "timing a product");
+        WW_RETURN_IF_ERROR(record_event(end.get(), stream, "timing a product"));
       }
-      WW_CUDA_RETURN_IF_ERROR(cudaStreamSynchronize(on), "trying products");
+      WW_RETURN_IF_ERROR(wait_for_stream(stream, "trying products"));
       if (const auto ms = timed ? elapsed_ms(begin, end) : std::nullopt) score *= *ms;
       if (i == 0) {
         for (int64_t rows : kInvariantRows) {
@@ -451,16 +448,14 @@ Status GpuGemm::try_candidates(Plan& plan, const GemmCall& call, Stream stream) 
   const GpuLinear& linear = *call.linear;
   const int64_t weight_bytes = linear.in_features * linear.out_features * dtype_info(linear.dtype).block_bytes;
   const int tries = weight_bytes >= kUncachedBytes ? plan.candidates() : 1;
-  const auto on = static_cast<cudaStream_t>(stream);
   for (int i = 0; i < tries; ++i) {
     const int candidate = plan.next_tried++ % plan.candidates();
-    CudaEvent begin, end;
-    WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(begin.out()), "an event");
-    WW_CUDA_RETURN_IF_ERROR(cudaEventCreate(end.out()), "an event");
-    WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(begin.get(), on), "timing a product");
+    WW_ASSIGN_OR_RETURN(const CudaEvent begin, create_timed_event());
+    WW_ASSIGN_OR_RETURN(const CudaEvent end, create_timed_event());
+    WW_RETURN_IF_ERROR(record_event(begin.get(), stream, "timing a product"));
     WW_RETURN_IF_ERROR(run_candidate(plan, candidate, call, stream));
-    WW_CUDA_RETURN_IF_ERROR(cudaEventRecord(end.get(), on), "timing a product");
-    WW_CUDA_RETURN_IF_ERROR(cudaEventSynchronize(end.get()), "timing a product");
+    WW_RETURN_IF_ERROR(record_event(end.get(), stream, "timing a product"));
+    WW_RETURN_IF_ERROR(wait_for_event(end.get(), "timing a product"));
     // What could not be timed is not chosen.
     plan.times_ms[candidate].push_back(elapsed_ms(begin, end).value_or(std::numeric_limits<float>::infinity()));
   }

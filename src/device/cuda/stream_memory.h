@@ -7,7 +7,7 @@
 
 #include "device/cuda/cuda_check.h"
 
-namespace warpweave::capi {
+namespace warpweave {
 
 class StreamMemory {
  public:
@@ -25,4 +25,4 @@ class StreamMemory {
   void* data_ = nullptr;
 };
 
-}  // namespace warpweave::capi
+}  // namespace warpweave
