@@ -76,7 +76,7 @@ function(ww_test NAME)
 endfunction()
 
 # ww_host_kernel_test(NAME SRCS foo_test.cc DEPS other ...): a test that runs CUDA kernels on the host, where
-# attention/cuda/testing/host has the PTX words. All on one thread, where the thread sanitizer finds nothing and takes minutes.
+# device/cuda/testing/host has the PTX words. All on one thread, where the thread sanitizer finds nothing and takes minutes.
 function(ww_host_kernel_test NAME)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   if(WARPWEAVE_SANITIZE STREQUAL "thread")
@@ -84,7 +84,7 @@ function(ww_host_kernel_test NAME)
   endif()
   ww_test(${NAME} SRCS ${ARG_SRCS} DEPS ${ARG_DEPS} host_cta)
   if(TARGET ${NAME})
-    target_include_directories(${NAME} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/src/attention/cuda/testing/host)
+    target_include_directories(${NAME} BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/src/device/cuda/testing/host)
     target_compile_options(${NAME} PRIVATE -Wno-unknown-pragmas -Wno-sign-compare -Wno-shift-count-negative -fno-strict-aliasing)
   endif()
 endfunction()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/attention/cuda/wgmma.h, wgmma_wide.h, wgmma_rows.h, wgmma_fp8.h and wgmma_fp8_wide.h: one wrapper per wgmma shape and operand form in use."""
+"""Writes src/device/cuda/wgmma_*bf16.h, wgmma_*f16.h, wgmma_rows.h, wgmma_fp8.h and wgmma_fp8_wide.h: one wrapper per wgmma shape and operand form in use."""
 SHAPES = (56, 64, 80, 96, 128, 192, 256)
 SHAPES_ROWS = (64,)
 SHAPES_WIDE = (8, 16, 24, 32, 48, 112, 144, 160, 176, 208, 224, 240)  # both operands from shared memory only
@@ -8,42 +8,28 @@ SHAPES_FP8_SS = (8, 16, 24, 32, 48, 96)  # both operands from shared memory only
 SHAPES_FP8_WIDE = (144, 160, 176, 192)  # the same
 UPPER = "0x40000040"  # rows in groups of 8 stand 1024 bytes apart; 128-byte swizzle
 
-HEAD = """// wgmma (sm_90a): d[64 x N] (+)= a[64 x 16] * b[16 x N], float32 accumulation, issued by a warpgroup.
-// Made by tools/generate_wgmma.py. Operand a is a K-major shared-memory descriptor (ss) or four
-// registers (rs); b is a descriptor, K-major in qk, MN-major (transposed) in pv. `accumulate` 0: d = a*b.
+HEAD = """// wgmma (wgmma.h) on {element}. Made by tools/generate_wgmma.py.
 #pragma once
 
-#include "attention/cuda/ptx.h"
+#include "device/cuda/wgmma_descriptor.h"
 
-namespace warpweave::ptx {
-
-// The lower half of the descriptor of a tile of 128-byte rows, written by TMA with the
-// 128-byte swizzle; tiles begin at multiples of 1024 bytes. `leading_bytes`: from one 64-element column
-// block to the next (read for MN-major tiles only). The upper half is the same for all such tiles.
-WW_DEVICE u32 wgmma_descriptor(u32 smem, u32 leading_bytes) {
-  return (smem & 0x3ffff) >> 4 | leading_bytes >> 4 << 16;
-}
-// The same descriptor `bytes` further on.
-WW_DEVICE u32 wgmma_advance(u32 descriptor, u32 bytes) { return descriptor + (bytes >> 4); }
-
-template <class Element, int kColumns>
-struct Wgmma;
+namespace warpweave::ptx {{
 """
 
 
-HEAD_WIDE = """// More widths of wgmma (wgmma.h), both operands from shared memory. Made by tools/generate_wgmma.py.
+HEAD_WIDE = """// More widths of wgmma (wgmma.h) on {element}, both operands from shared memory. Made by tools/generate_wgmma.py.
 #pragma once
 
-#include "attention/cuda/wgmma.h"
+#include "device/cuda/wgmma_descriptor.h"
 
-namespace warpweave::ptx {
+namespace warpweave::ptx {{
 """
 
 
 HEAD_ROWS = """// wgmma (wgmma.h) with a in registers and b K-major. Made by tools/generate_wgmma.py.
 #pragma once
 
-#include "attention/cuda/wgmma.h"
+#include "device/cuda/wgmma.h"
 
 namespace warpweave::ptx {
 
@@ -57,7 +43,7 @@ HEAD_FP8 = """// wgmma on e4m3 (sm_90a): d[64 x N] (+)= a[64 x 32] * b[32 x N], 
 // registers (rs); b is a K-major descriptor, as fp8 has no other. `accumulate` 0: d = a*b.
 #pragma once
 
-#include "attention/cuda/wgmma.h"
+#include "device/cuda/wgmma.h"
 
 namespace warpweave::ptx {
 
@@ -74,7 +60,7 @@ struct WgmmaE4m3;
 HEAD_FP8_WIDE = """// More widths of wgmma on e4m3 (wgmma_fp8.h), both operands from shared memory. Made by tools/generate_wgmma.py.
 #pragma once
 
-#include "attention/cuda/wgmma_fp8.h"
+#include "device/cuda/wgmma_fp8.h"
 
 namespace warpweave::ptx {
 """
@@ -149,28 +135,21 @@ def write(path, parts):
 
 
 def main():
-    out = [HEAD]
     for element in ("Bf16", "F16"):
-        for n in SHAPES:
-            out.append(f"template <>\nstruct Wgmma<{element}, {n}> {{")
-            out.append(asm(element, n, "qk"))
-            out.append(asm(element, n, "pv"))
-            out.append("};\n")
-    write("src/attention/cuda/wgmma.h", out)
-    out = [HEAD_WIDE]
-    for element in ("Bf16", "F16"):
-        for n in SHAPES_WIDE:
-            out.append(f"template <>\nstruct Wgmma<{element}, {n}> {{")
-            out.append(asm(element, n, "qk"))
-            out.append("};\n")
-    write("src/attention/cuda/wgmma_wide.h", out)
+        for width, head, shapes, forms in (("", HEAD, SHAPES, ("qk", "pv")), ("wide_", HEAD_WIDE, SHAPES_WIDE, ("qk",))):
+            out = [head.format(element=element.lower())]
+            for n in shapes:
+                out.append(f"template <>\nstruct Wgmma<{element}, {n}> {{")
+                out += [asm(element, n, form) for form in forms]
+                out.append("};\n")
+            write(f"src/device/cuda/wgmma_{width}{element.lower()}.h", out)
     out = [HEAD_ROWS]
     for element in ("Bf16", "F16"):
         for n in SHAPES_ROWS:
             out.append(f"template <>\nstruct WgmmaRows<{element}, {n}> {{")
             out.append(asm(element, n, "rk"))
             out.append("};\n")
-    write("src/attention/cuda/wgmma_rows.h", out)
+    write("src/device/cuda/wgmma_rows.h", out)
     out = [HEAD_FP8]
     for n in SHAPES_FP8:
         out.append(f"template <>\nstruct WgmmaE4m3<{n}> {{")
@@ -181,13 +160,13 @@ def main():
         out.append(f"template <>\nstruct WgmmaE4m3<{n}> {{")
         out.append(asm_fp8(n, "ss"))
         out.append("};\n")
-    write("src/attention/cuda/wgmma_fp8.h", out)
+    write("src/device/cuda/wgmma_fp8.h", out)
     out = [HEAD_FP8_WIDE]
     for n in SHAPES_FP8_WIDE:
         out.append(f"template <>\nstruct WgmmaE4m3<{n}> {{")
         out.append(asm_fp8(n, "ss"))
         out.append("};\n")
-    write("src/attention/cuda/wgmma_fp8_wide.h", out)
+    write("src/device/cuda/wgmma_fp8_wide.h", out)
 
 
 if __name__ == "__main__":

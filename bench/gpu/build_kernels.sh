@@ -8,7 +8,7 @@ out=${1:-$here/ww_kernels.so}
 objects=${out%.so}.objects
 mkdir -p "$objects"
 flags="-gencode arch=compute_90a,code=sm_90a -O3 -std=c++20 --expt-relaxed-constexpr -Xptxas -v -Xcompiler -fPIC -diag-suppress 177 -I$src -I$src/../include"
-files=$(cd "$src" && ls attention/cuda/*.cu attention/backends/flashinfer/kernels/*.cu attention/backends/fa3/kernels/*.cu)
+files=$(cd "$src" && ls device/cuda/tensor_map.cc attention/cuda/*.cu attention/backends/flashinfer/kernels/*.cu attention/backends/fa3/kernels/*.cu)
 for f in $files "$here/kernels_entry.cu"; do
   case $f in /*) path=$f ;; *) path=$src/$f ;; esac
   echo "$path $objects/$(echo "${path#"$src"/}" | tr '/.' '__').o"

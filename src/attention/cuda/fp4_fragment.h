@@ -5,7 +5,7 @@
 // Q is brought into the half's range by a power of two of its own for every row (DecodeState).
 #pragma once
 
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 

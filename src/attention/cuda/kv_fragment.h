@@ -10,7 +10,7 @@
 // `widen<j>` gives nibbles j and j + 4 of a word.
 #pragma once
 
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 

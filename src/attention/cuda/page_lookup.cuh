@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "attention/cuda/attention_params.h"
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 

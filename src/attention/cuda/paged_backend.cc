@@ -4,13 +4,13 @@
 #include <cassert>
 
 #include "attention/batch_check.h"
-#include "attention/cuda/tensor_map.h"
 #include "base/log.h"
 #include "device/cuda/compute_capability.h"
 #include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/current_device.h"
 #include "device/cuda/stream.h"
+#include "device/cuda/tensor_map.h"
 
 namespace warpweave::cuda {
 namespace {

@@ -4,8 +4,8 @@
 // tokens), where its first tile begins.
 #pragma once
 
-#include "attention/cuda/ptx.h"
 #include "attention/cuda/split_work.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 

@@ -1,10 +1,11 @@
 // S of a tile to P, by a warpgroup that has 64 rows (wgmma's accumulators): for kernels that stream KV tiles.
 //
-// A thread has two rows' share of a tile: lane / 4 and lane / 4 + 8 of its warp's 16. Maxima move, and O's factor with them,
-// only when a row's has grown by more than the threshold: P then reaches 2^threshold, and the sums use the same maximum.
+// A thread has two rows' share of a tile: lane / 4 and lane / 4 + 8 of its warp's 16. Maxima move, and O's factor with
+// them, only when a row's has grown by more than the threshold: P then reaches 2^threshold, and the sums use the same
+// maximum.
 #pragma once
 
-#include "attention/cuda/wgmma_registers.cuh"
+#include "device/cuda/wgmma_registers.cuh"
 
 namespace warpweave::cuda {
 

@@ -2,7 +2,7 @@
 // blocks below them from 16 to 32 to 64 as products of half precision: [P 0; A Q]^-1 = [P' 0; -Q' A P', Q'].
 #pragma once
 
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::linear {
 

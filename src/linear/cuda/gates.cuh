@@ -1,7 +1,7 @@
 // Loads of somebody else's rows as f32, and the gates of a token.
 #pragma once
 
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 #include "linear/cuda/linear_params.h"
 
 namespace warpweave::linear {

@@ -6,8 +6,8 @@
 // warp's 16 and columns 2 (lane % 4), + 1. `a`: the left operand, four registers for every 16 columns of it.
 #pragma once
 
-#include "attention/cuda/ptx.h"
-#include "attention/cuda/wgmma_rows.h"
+#include "device/cuda/ptx.h"
+#include "device/cuda/wgmma_rows.h"
 
 namespace warpweave::linear {
 

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::gpu::cluster {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/types.cuh"
 

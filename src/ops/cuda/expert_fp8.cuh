@@ -2,7 +2,7 @@
 // scales of weight rows and of rows of x follow once, at the end.
 #pragma once
 
-#include "attention/cuda/wgmma_fp8.h"
+#include "device/cuda/wgmma_fp8.h"
 #include "ops/cuda/expert_gemm.cuh"
 #include "ops/cuda/fp8.h"
 

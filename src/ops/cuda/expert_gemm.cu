@@ -12,10 +12,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/cuda/ptx.h"
-#include "attention/cuda/tensor_map.h"
-#include "attention/cuda/wgmma_wide.h"
+#include "device/cuda/ptx.h"
 #include "device/cuda/shared_memory_limit.h"
+#include "device/cuda/tensor_map.h"
+#include "device/cuda/wgmma_wide.h"
 #include "ops/cuda/expert_fp8.cuh"
 #include "ops/cuda/expert_gemm.cuh"
 #include "ops/cuda/experts.h"

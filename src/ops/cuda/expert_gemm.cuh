@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "attention/cuda/ptx.h"
-#include "attention/cuda/tensor_map.h"
+#include "device/cuda/ptx.h"
+#include "device/cuda/tensor_map.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/experts.h"
 

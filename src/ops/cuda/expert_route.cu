@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 #include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/expert_choice.cuh"
 #include "ops/cuda/experts.h"

@@ -1,6 +1,6 @@
 // Experts with many places, 16-bit weights: as expert_gemm.cu, but two warpgroups take tiles in turns, so that one multiplies
 // while the other writes its sums (expert_wide.cuh has the rest).
-#include "attention/cuda/wgmma_wide.h"
+#include "device/cuda/wgmma_wide.h"
 #include "ops/cuda/expert_wide.cuh"
 
 namespace warpweave::gpu {

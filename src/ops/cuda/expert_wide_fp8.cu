@@ -1,6 +1,6 @@
 // Experts with many places, 8-bit weights: two warpgroups share a tile, 64 weight rows each. Each goes through the stages at
 // its own speed: while one brings a stage's sums to f32, or writes a tile, the other multiplies (expert_wide.cuh has the rest).
-#include "attention/cuda/wgmma_fp8_wide.h"
+#include "device/cuda/wgmma_fp8_wide.h"
 #include "ops/cuda/expert_fp8.cuh"
 #include "ops/cuda/expert_wide.cuh"
 

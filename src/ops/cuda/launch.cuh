@@ -16,9 +16,9 @@
 
 #include <utility>
 
-#include "attention/cuda/ptx.h"
 #include "device/cuda/compute_capability.h"
 #include "device/cuda/kernel_launch.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::gpu {
 

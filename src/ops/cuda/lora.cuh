@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 #include "ops/cuda/lora.h"
 
 namespace warpweave::gpu {

@@ -15,7 +15,7 @@
 
 #include <algorithm>
 
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"

@@ -13,9 +13,9 @@
 #include <cstdint>
 #include <limits>
 
-#include "attention/cuda/ptx.h"
-#include "attention/cuda/tensor_map.h"
-#include "attention/cuda/wgmma_wide.h"
+#include "device/cuda/ptx.h"
+#include "device/cuda/tensor_map.h"
+#include "device/cuda/wgmma_wide.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/launch.cuh"

@@ -3,7 +3,7 @@
 
 #include "attention/cuda/block_scan.cuh"
 #include "attention/cuda/mla/mla_requests.h"
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 

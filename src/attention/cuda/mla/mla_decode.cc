@@ -4,7 +4,7 @@
 
 #include "attention/cuda/mla/mla_variants.h"
 #include "attention/cuda/plan.h"
-#include "attention/cuda/tensor_map.h"
+#include "attention/cuda/pool_map.h"
 
 namespace warpweave::cuda {
 namespace {

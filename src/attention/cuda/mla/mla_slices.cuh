@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention/cuda/mla/mla_requests.h"
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 

@@ -4,7 +4,7 @@
 #include "attention/cuda/kv_fragment.h"
 #include "attention/cuda/mla/mla_run.cuh"
 #include "attention/cuda/mla/mla_variants.h"
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 

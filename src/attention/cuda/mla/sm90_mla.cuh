@@ -22,7 +22,7 @@
 #include "attention/cuda/mla/sm90_mla_consumer.cuh"
 #include "attention/cuda/mla/sm90_mla_fp8_producer.cuh"
 #include "attention/cuda/mla/sm90_mla_producer.cuh"
-#include "attention/cuda/tensor_map.h"
+#include "attention/cuda/pool_map.h"
 #include "device/cuda/kernel_launch.h"
 #include "device/cuda/shared_memory_limit.h"
 

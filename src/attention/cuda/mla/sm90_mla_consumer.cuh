@@ -3,8 +3,8 @@
 #pragma once
 
 #include "attention/cuda/mla/sm90_mla_shared.cuh"
-#include "attention/cuda/wgmma.h"
 #include "attention/cuda/wgmma_softmax.cuh"
+#include "device/cuda/wgmma.h"
 
 namespace warpweave::cuda {
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "attention/cuda/mla/mla_run.cuh"
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 

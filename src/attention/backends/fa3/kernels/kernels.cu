@@ -4,7 +4,7 @@
 #include "attention/backends/fa3/kernels/sm90_numbers.h"
 #include "attention/backends/fa3/kernels/sm90_variants.h"
 #include "attention/backends/flashinfer/kernels/kernels.h"
-#include "attention/cuda/tensor_map.h"
+#include "attention/cuda/pool_map.h"
 
 namespace warpweave::cuda {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attention/backends/fa3/kernels/sm90_shared.cuh"
-#include "attention/cuda/wgmma.h"
+#include "device/cuda/wgmma.h"
 
 namespace warpweave::cuda {
 

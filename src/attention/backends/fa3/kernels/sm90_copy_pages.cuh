@@ -6,7 +6,7 @@
 
 #include "attention/cuda/attention_params.h"
 #include "attention/cuda/page_lookup.cuh"
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 

@@ -36,7 +36,7 @@
 #include "attention/backends/fa3/kernels/sm90_producer.cuh"
 #include "attention/backends/fa3/kernels/sm90_trio_consumer.cuh"
 #include "attention/backends/fa3/kernels/sm90_variants.h"
-#include "attention/cuda/tensor_map.h"
+#include "attention/cuda/pool_map.h"
 #include "device/cuda/kernel_launch.h"
 #include "device/cuda/shared_memory_limit.h"
 

@@ -3,7 +3,7 @@
 
 #include "attention/backends/fa3/kernels/sm90_fp8_shared.cuh"
 #include "attention/cuda/kv_fragment.h"
-#include "attention/cuda/wgmma_fp8.h"
+#include "device/cuda/wgmma_fp8.h"
 
 namespace warpweave::cuda {
 

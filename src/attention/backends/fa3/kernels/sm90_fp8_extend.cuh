@@ -22,7 +22,7 @@
 #include "attention/backends/fa3/kernels/sm90_fp8_producer.cuh"
 #include "attention/backends/fa3/kernels/sm90_fp8_trio_consumer.cuh"
 #include "attention/backends/fa3/kernels/sm90_variants.h"
-#include "attention/cuda/tensor_map.h"
+#include "attention/cuda/pool_map.h"
 #include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {

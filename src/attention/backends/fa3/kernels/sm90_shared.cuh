@@ -8,8 +8,8 @@
 
 #include "attention/backends/fa3/kernels/sm90_variants.h"
 #include "attention/cuda/attention_params.h"
-#include "attention/cuda/ptx.h"
-#include "attention/cuda/wgmma_registers.cuh"
+#include "device/cuda/ptx.h"
+#include "device/cuda/wgmma_registers.cuh"
 
 namespace warpweave::cuda {
 

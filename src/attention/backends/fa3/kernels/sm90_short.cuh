@@ -13,8 +13,8 @@
 #include "attention/backends/fa3/kernels/sm90_short_combine.cuh"
 #include "attention/backends/fa3/kernels/sm90_short_consumer.cuh"
 #include "attention/backends/fa3/kernels/sm90_short_producer.cuh"
+#include "attention/cuda/pool_map.h"
 #include "attention/cuda/split_combine_launch.cuh"
-#include "attention/cuda/tensor_map.h"
 #include "device/cuda/kernel_launch.h"
 #include "device/cuda/shared_memory_limit.h"
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "attention/backends/fa3/kernels/sm90_short_shared.cuh"
-#include "attention/cuda/wgmma.h"
 #include "attention/cuda/wgmma_softmax.cuh"
+#include "device/cuda/wgmma.h"
 
 namespace warpweave::cuda {
 

@@ -6,8 +6,8 @@
 #include <cstddef>
 
 #include "attention/backends/fa3/kernels/sm90_variants.h"
-#include "attention/cuda/ptx.h"
 #include "attention/cuda/split_run.cuh"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 

@@ -8,7 +8,7 @@
 #include "attention/cuda/attention_params.h"
 #include "attention/cuda/kv_fragment.h"
 #include "attention/cuda/page_lookup.cuh"
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 

@@ -9,8 +9,9 @@
 #pragma once
 
 #include "attention/backends/flashinfer/kernels/sm80_decode_launch.cuh"
-#include "attention/cuda/tensor_map.h"
+#include "attention/cuda/pool_map.h"
 #include "device/cuda/shared_memory_limit.h"
+#include "device/cuda/tensor_map.h"
 
 namespace warpweave::cuda {
 

@@ -1,7 +1,7 @@
 // What warpgroups that multiply (wgmma) do with their registers.
 #pragma once
 
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 

@@ -1,7 +1,7 @@
 // wgmma (wgmma.h) with a in registers and b K-major. Made by tools/generate_wgmma.py.
 #pragma once
 
-#include "attention/cuda/wgmma.h"
+#include "device/cuda/wgmma.h"
 
 namespace warpweave::ptx {
 

@@ -1,7 +1,7 @@
 // More widths of wgmma on e4m3 (wgmma_fp8.h), both operands from shared memory. Made by tools/generate_wgmma.py.
 #pragma once
 
-#include "attention/cuda/wgmma_fp8.h"
+#include "device/cuda/wgmma_fp8.h"
 
 namespace warpweave::ptx {
 

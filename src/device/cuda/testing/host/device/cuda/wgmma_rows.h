@@ -2,7 +2,7 @@
 // issued.
 #pragma once
 
-#include "attention/cuda/ptx.h"
+#include "device/cuda/ptx.h"
 
 namespace warpweave::ptx {
 

@@ -3,7 +3,7 @@
 // registers (rs); b is a K-major descriptor, as fp8 has no other. `accumulate` 0: d = a*b.
 #pragma once
 
-#include "attention/cuda/wgmma.h"
+#include "device/cuda/wgmma.h"
 
 namespace warpweave::ptx {
 
