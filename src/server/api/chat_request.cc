@@ -60,7 +60,7 @@ Result<PreparedChat> prepare_chat(const Api& api, const Json& body, std::string_
   WW_RETURN_IF_ERROR(read_options(api, &reader, id_prefix, &options));
   WW_RETURN_IF_ERROR(check_sequences(api, 1, options.sampling.n, "n"));
   WW_RETURN_IF_ERROR(SamplingBudget().copy(options.sampling.params, static_cast<size_t>(options.sampling.n), "n"));
-  WW_ASSIGN_OR_RETURN(const ToolRequest tools, read_tools(reader));
+  WW_ASSIGN_OR_RETURN(const ToolRequest tools, read_tools(api, reader));
   const ReasoningRequest reasoning = read_reasoning_fields(&reader);
   WW_RETURN_IF_ERROR(reader.status());
   WW_ASSIGN_OR_RETURN(const ChatPrompt prompt, read_chat_prompt(api, &reader, strings, tools));

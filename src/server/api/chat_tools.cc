@@ -13,16 +13,23 @@
 namespace warpweave::server {
 namespace {
 
-Status check_tool(const Json& tool, const std::string& field) {
+// Chat templates show a tool as it was sent: what a function returns, as transformers describes it, reaches the model so.
+constexpr std::string_view kShownOfFunction[] = {"return", "returns", "response"};
+constexpr std::string_view kWithoutEffectOfTool[] = {"cache_control"};
+
+Status check_tool(const Json& tool, const std::string& field, bool allow_unknown) {
   if (!tool.is_object()) return wrong_type(field, "an object with a function", tool);
-  if (const auto type = tool.find("type"); type != tool.end() && !is_text(*type, "function")) {
+  FieldReader outer(tool, field + ".");
+  if (const Json* const type = outer.find("type"); type != nullptr && !is_text(*type, "function")) {
     return Status::unsupported(
         fmt::format("{}.type is {}, but only \"function\" is supported: this server runs no tools of its own.", field,
                     describe_value(*type)),
         field + ".type");
   }
-  const auto function = tool.find("function");
-  if (function == tool.end() || !function->is_object()) return wrong_type(field, "an object with a function", tool);
+  const Json* const function = outer.find("function");
+  if (!allow_unknown) outer.refuse_unknown(kWithoutEffectOfTool);
+  WW_RETURN_IF_ERROR(outer.status());
+  if (function == nullptr || !function->is_object()) return wrong_type(field, "an object with a function", tool);
   FieldReader reader(*function, field + ".function.");
   std::string name;
   reader.get("name", TextLimit{output::kMaxCallNameBytes}, &name);
@@ -40,16 +47,19 @@ Status check_tool(const Json& tool, const std::string& field) {
   if (parameters && !parameters->is_object()) {
     return wrong_type(field + ".function.parameters", "a JSON schema, an object", *parameters);
   }
-  return {};
+  if (!allow_unknown) reader.refuse_unknown(kShownOfFunction);
+  return reader.status();
 }
 
-Status check_tools(const Json& tools) {
+Status check_tools(const Json& tools, bool allow_unknown) {
   if (!tools.is_array()) return wrong_type("tools", "a list of tools", tools);
   if (tools.size() > kMaxTools) {
     return Status::invalid_argument(
         fmt::format("tools has {} items, but at most {} are allowed.", tools.size(), kMaxTools), "tools");
   }
-  for (size_t i = 0; i < tools.size(); ++i) WW_RETURN_IF_ERROR(check_tool(tools[i], fmt::format("tools[{}]", i)));
+  for (size_t i = 0; i < tools.size(); ++i) {
+    WW_RETURN_IF_ERROR(check_tool(tools[i], fmt::format("tools[{}]", i), allow_unknown));
+  }
   return {};
 }
 
@@ -173,14 +183,14 @@ Result<std::string_view> demand_calls(const Api& api, const output::ToolDemand& 
 
 }  // namespace
 
-Result<std::shared_ptr<const output::ToolSet>> read_tool_set(const FieldReader& reader) {
+Result<std::shared_ptr<const output::ToolSet>> read_tool_set(const Api& api, const FieldReader& reader) {
   const Json* const tools = reader.find("tools");
-  if (tools != nullptr) WW_RETURN_IF_ERROR(check_tools(*tools));
+  if (tools != nullptr) WW_RETURN_IF_ERROR(check_tools(*tools, api.context().args.allow_unknown_fields));
   if (tools == nullptr || tools->empty()) return std::shared_ptr<const output::ToolSet>();
   return std::make_shared<const output::ToolSet>(*tools);
 }
 
-Result<ToolRequest> read_tools(const FieldReader& reader) {
+Result<ToolRequest> read_tools(const Api& api, const FieldReader& reader) {
   ToolRequest out;
   const Json* tools = reader.find("tools");
   const Json* parallel = reader.find("parallel_tool_calls");
@@ -190,7 +200,7 @@ Result<ToolRequest> read_tools(const FieldReader& reader) {
   std::set<std::string> allowed;
   WW_RETURN_IF_ERROR(read_choice(reader, &out, &none, &allowed));
   if (!out.only.empty()) out.parallel_calls = false;  // a function that is named is called once
-  if (tools) WW_RETURN_IF_ERROR(check_tools(*tools));
+  if (tools) WW_RETURN_IF_ERROR(check_tools(*tools, api.context().args.allow_unknown_fields));
   const bool given = tools && !tools->empty();
   if (out.must_call && !given) {
     return Status::invalid_argument("tool_choice demands a call, but tools is empty; send tools.", "tool_choice");

@@ -20,9 +20,9 @@ struct ToolRequest {
 };
 
 // tools, where nothing chooses among them; null: none.
-Result<std::shared_ptr<const output::ToolSet>> read_tool_set(const FieldReader& reader);
+Result<std::shared_ptr<const output::ToolSet>> read_tool_set(const Api& api, const FieldReader& reader);
 // tools, tool_choice and parallel_tool_calls.
-Result<ToolRequest> read_tools(const FieldReader& reader);
+Result<ToolRequest> read_tools(const Api& api, const FieldReader& reader);
 
 // How an answer is taken apart.
 struct AnswerPlan {

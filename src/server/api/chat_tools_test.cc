@@ -137,6 +137,28 @@ TEST(ChatTools, WhatIsNoToolIsNamed) {
   expect_refused(api, R"("separate_reasoning": 1)", "separate_reasoning");
 }
 
+// A misspelt member would leave the model without what it was to be told.
+TEST(ChatTools, MisspeltMembersAreNamedWithWhatWasMeant) {
+  TestApi api;
+  const auto refused = [&](const std::string& tool, const std::string& param, const std::string& meant) {
+    const Reply reply = api.post("/v1/chat/completions", chat("\"tools\": [" + tool + "]"));
+    EXPECT_EQ(reply.status, 400) << tool;
+    EXPECT_EQ(reply.json()["error"]["param"], param) << reply.body;
+    EXPECT_NE(reply.json()["error"]["message"].get<std::string>().find("did you mean " + meant), std::string::npos) << reply.body;
+  };
+  refused(R"({"type": "function", "function": {"name": "f", "paramters": {"type": "object"}}})", "tools[0].function.paramters", "parameters");
+  refused(R"({"type": "function", "function": {"name": "f", "decription": "x"}})", "tools[0].function.decription", "description");
+  refused(R"({"type": "function", "function": {"name": "f"}, "functoin": {"name": "f"}})", "tools[0].functoin", "function");
+  const std::string parse = R"({"text": "x", "tool_call_parser": "qwen", "tools": [{"type": "function", "function": {"name": "f", "paramters": {}}}]})";
+  EXPECT_EQ(api.post("/parse_function_call", parse).json()["error"]["param"], "tools[0].function.paramters");
+  // What the template shows, and what bounds a cache elsewhere.
+  const std::string fine = R"("tools": [{"type": "function", "cache_control": {"type": "ephemeral"}, "function": {"name": "f", "return": {"type": "string"}}}])";
+  EXPECT_EQ(api.post("/v1/chat/completions", chat(fine)).status, 200);
+  TestApiOptions lenient;
+  lenient.args.allow_unknown_fields = true;
+  EXPECT_EQ(TestApi(lenient).post("/v1/chat/completions", chat(R"("tools": [{"type": "function", "function": {"name": "f", "x": 1}}])")).status, 200);
+}
+
 TEST(ChatReasoning, ComesApart) {
   const std::vector<std::string> script = {"<thi", "nk>\nI think", " so.\n</th", "ink>\n\nIt is 4", "2."};
   TestApi api(scripted(script, "none", "qwen3"));

@@ -183,7 +183,7 @@ class FieldWalk : public ::testing::Test {
   }
 
   static void check_refusal(const Reply& reply, const std::string& path, const std::string& what) {
-    const bool may_lack = path == "model" || path == "previous_response_id" || path == "session_id";  // what is named
+    const bool may_lack = path == "model" || path == "session_id";  // what is named
     EXPECT_TRUE(reply.status == 400 || (reply.status == 404 && may_lack)) << reply.status << what;
     const Json json = Json::parse(reply.body, nullptr, false);
     ASSERT_TRUE(!json.is_discarded() && json["error"]["message"].is_string()) << what;

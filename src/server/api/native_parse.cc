@@ -41,7 +41,7 @@ Result<std::string> parse_function_call(const Api& api, std::string_view body) {
   WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
   FieldReader reader(owned.value);
   WW_ASSIGN_OR_RETURN(const std::string name, read_format(reader, "tool_call_parser", api.call_format(), true));
-  WW_ASSIGN_OR_RETURN(const std::shared_ptr<const output::ToolSet> tools, read_tool_set(reader));
+  WW_ASSIGN_OR_RETURN(const std::shared_ptr<const output::ToolSet> tools, read_tool_set(api, reader));
   WW_ASSIGN_OR_RETURN(const CollectedAnswer answer, take_apart(&reader, {.reasoning = {}, .calls = name, .tools = tools},
                                                                api.context().args.allow_unknown_fields));
   std::string out = "{\"normal_text\":";

@@ -29,7 +29,7 @@ Result<std::string> tokenize_messages(const Api& api, const Json& json, std::str
   WW_RETURN_IF_ERROR(api.require_tokenizer("/tokenize"));
   bool add_special_tokens = false;  // the template writes its own
   reader.get("add_special_tokens", &add_special_tokens);
-  WW_ASSIGN_OR_RETURN(const ToolRequest tools, read_tools(reader));
+  WW_ASSIGN_OR_RETURN(const ToolRequest tools, read_tools(api, reader));
   WW_ASSIGN_OR_RETURN(const ChatPrompt prompt, read_chat_prompt(api, &reader, body, tools));
   WW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
                       encode_text(api, prompt.rendered.text, "messages",

@@ -230,7 +230,10 @@ TEST(Responses, WholeAnswerIsKeptAndGoesOn) {
                             "<|im_start|>tool\nsunny<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(api.call("DELETE", "/v1/responses/" + id, "").json()["deleted"], true);
   EXPECT_EQ(api.get("/v1/responses/" + id).status, 404);
-  EXPECT_EQ(api.post("/v1/responses", more).status, 404);
+  const Reply gone = api.post("/v1/responses", more);
+  EXPECT_EQ(gone.status, 400);
+  EXPECT_EQ(gone.json()["error"]["param"], "previous_response_id");
+  EXPECT_NE(gone.json()["error"]["message"].get<std::string>().find("must be the id of a response that is stored here"), std::string::npos) << gone.body;
   const Json unkept = api.post("/v1/responses", R"({"input": "Hi", "store": false})").json();
   EXPECT_EQ(api.get("/v1/responses/" + unkept["id"].get<std::string>()).status, 404);
 }

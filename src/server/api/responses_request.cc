@@ -280,8 +280,10 @@ Result<ResponseRequest> read_response_request(Api& api, const Json& body, const 
   if (!out.previous_id.empty()) {
     const std::optional<ResponseStore::Entry> previous = api.responses().get(owner, out.previous_id);
     if (!previous) {
-      return Status::not_found(fmt::format("The response \"{}\" is not stored here (they live in memory, and a bounded number of "
-                                           "them); send its items in input.", out.previous_id), "previous_response_id");
+      return Status::invalid_argument(fmt::format("previous_response_id must be the id of a response that is stored here (they live in "
+                                                  "memory, and a bounded number of them), and \"{}\" is none; send its items in input.",
+                                                  out.previous_id),
+                                      "previous_response_id");
     }
     WW_ASSIGN_OR_RETURN(messages, parse_json(previous->messages));
   }
