@@ -364,7 +364,6 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   core.info.weight_bytes = device.weight_bytes;
   core.info.kv_cache_bytes = device.kv_cache_bytes;
   describe_pooling(pooling, args, gpu.has_value(), core);
-  core.info.takes_position_ids &= !gpu;
   describe_capacity(setup, core);
   core.info.load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   core.tokenizer = bundle.tokenizer.get();

@@ -51,6 +51,7 @@ Result<std::unique_ptr<GpuRunner>> GpuRunner::create(GpuParts parts, const GpuRu
   for (const int batch_size : options.graph_batch_sizes) {
     wanted.push_back({.requests = batch_size});
     if (options.max_adapters > 0) wanted.push_back({.requests = batch_size, .adapters = true});
+    if (out->takes_places()) wanted.push_back({.requests = batch_size, .placed = true});
   }
   for (const GraphShape& shape : wanted) {
     if (elapsed_s() > options.graph_budget_s) break;
@@ -58,8 +59,9 @@ Result<std::unique_ptr<GpuRunner>> GpuRunner::create(GpuParts parts, const GpuRu
     if (graph == nullptr) break;
   }
   if (!wanted.empty()) {
-    LOG_INFO("CUDA graphs: {} of {} batch sizes{} captured in {:.2f} s, the others when first used", out->graphs_.size(),
-             wanted.size(), options.max_adapters > 0 ? ", with and without adapters," : "", elapsed_s());
+    LOG_INFO("CUDA graphs: {} of {} batch sizes{}{} captured in {:.2f} s, the others when first used",
+             out->graphs_.size(), wanted.size(), options.max_adapters > 0 ? ", with and without adapters," : "",
+             out->takes_places() ? ", with and without position_ids," : "", elapsed_s());
   }
   return out;
 }
@@ -70,6 +72,11 @@ GpuRunner::GpuRunner(GpuParts parts, const GpuRunnerOptions& options)
 }
 
 GpuRunner::~GpuRunner() { (void)wait_for_stream(stream(), "stopping"); }
+
+// Whether rows may stand at three positions (EngineInfo::takes_position_ids).
+bool GpuRunner::takes_places() const {
+  return parts_.model->config().takes_rope_positions() && options_.max_proposals == 0;
+}
 
 StepShape GpuRunner::shape_of(int tokens, int requests, int logits_rows, int samples) const {
   return {.tokens = tokens, .requests = requests, .logits_rows = logits_rows, .samples = samples,
@@ -84,6 +91,7 @@ Status GpuRunner::reserve() {
   StepShape largest = shape_of(options_.max_tokens, options_.max_requests, options_.max_tokens, static_cast<int>(samples));
   largest.mask_words = mask_words;
   largest.max_adapters = options_.max_adapters;
+  largest.placed = takes_places();
   WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(largest.size_bytes(), "a step's arrays"));
   WW_ASSIGN_OR_RETURN(page_table_, DeviceBuffer::allocate(groups * requests * options_.max_pages_per_request *
                                                          sizeof(int32_t), "page tables"));
@@ -231,6 +239,7 @@ StepShape GpuRunner::shape_of_step(const DeviceStep& step) const {
                              static_cast<int>(step.sample_rows.size()));
   shape.mask_words = built.tree_mask_words;
   if (!built.adapters.empty()) shape.max_adapters = options_.max_adapters;
+  shape.placed = !built.rope_positions.empty();
   shape.proposals = !step.proposals.empty();
   if (shape.proposals) shape.samples = shape.logits_rows;
   return shape;
@@ -274,10 +283,12 @@ Status GpuRunner::bring_inputs(const DeviceStep& step, Flight& flight) const {
 
 Status GpuRunner::run_model(const ForwardBatch& batch, const StepShape& shape, float* logits,
                             std::span<const InputRows> inputs) {
+  const int32_t* const rope_positions =
+      shape.placed ? device_array<int32_t>(arrays_, shape.rope_positions()) : nullptr;
   const GpuFutureTokens futures = {device_array<int32_t>(arrays_, shape.futures()), sampled_.as<int32_t>()};
   return parts_.model->forward({.batch = batch, .cache = *parts_.cache, .attention = *parts_.attention, .futures = futures,
                                 .logits = logits, .inputs = inputs, .states = parts_.states.get(),
-                                .tree_parents = tree_parents(shape)});
+                                .tree_parents = tree_parents(shape), .rope_positions = rope_positions});
 }
 
 // The forward and the sampling of a step, enqueued.
@@ -303,7 +314,8 @@ GpuRunner::GraphShape GpuRunner::graph_shape_for(const DeviceStep& step) const {
   const auto& sizes = options_.graph_batch_sizes;
   const auto size = std::lower_bound(sizes.begin(), sizes.end(), batch.num_reqs);
   if (size == sizes.end()) return {};
-  const GraphShape out = {*size, batch.max_q_len, batch.tree_mask_words, !batch.adapters.empty()};
+  const GraphShape out = {*size, batch.max_q_len, batch.tree_mask_words, !batch.adapters.empty(),
+                          !batch.rope_positions.empty()};
   const int rows = out.requests * out.q_len;
   return verifies && rows > std::min(kMostGraphRows, options_.max_tokens) ? GraphShape{} : out;
 }
@@ -313,6 +325,7 @@ StepShape GpuRunner::shape_of_graph(const GraphShape& graph) const {
   StepShape out = shape_of(rows, graph.requests, rows, rows);
   out.mask_words = graph.mask_words;
   if (graph.adapters) out.max_adapters = options_.max_adapters;
+  out.placed = graph.placed;
   out.proposals = graph.q_len > 1;
   return out;
 }
@@ -322,9 +335,9 @@ Result<cudaGraphExec_t> GpuRunner::graph_for(const GraphShape& shape, Flight& fl
   const Status captured = capture(shape, flight);
   if (!captured.ok()) {
     forget_cuda_failure();
-    LOG_WARN("no CUDA graph for batch size {}{}{}, its steps run without: {}", shape.requests,
-             shape.q_len > 1 ? fmt::format(" with {} rows a request", shape.q_len) : "", shape.adapters ? " with adapters" : "",
-             captured.message());
+    LOG_WARN("no CUDA graph for batch size {}{}{}{}, its steps run without: {}", shape.requests,
+             shape.q_len > 1 ? fmt::format(" with {} rows a request", shape.q_len) : "",
+             shape.adapters ? " with adapters" : "", shape.placed ? " with position_ids" : "", captured.message());
     graphs_[shape];
   }
   return graphs_[shape].get();

@@ -97,6 +97,7 @@ class GpuRunner : public DeviceRunner {
     int q_len = 1;               // above 1: of proposals
     int mask_words = 0;          // of their tree mask
     bool adapters = false;       // some requests have one
+    bool placed = false;         // some rows stand at three positions
     auto operator<=>(const GraphShape&) const = default;
   };
   // What the device's page tables hold in a row.
@@ -115,6 +116,7 @@ class GpuRunner : public DeviceRunner {
   StepShape shape_of_step(const DeviceStep& step) const;
   static bool samples_on_host(const DeviceStep& step);
   bool waits_for_others(const DeviceStep& step) const;
+  bool takes_places() const;
   size_t num_graphs() const;
   void finish_others(const Flight& flight);
   StepShape shape_of(int tokens, int requests, int logits_rows, int samples) const;

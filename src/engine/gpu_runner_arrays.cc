@@ -69,6 +69,14 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
   const ForwardBatch& built = step != nullptr ? step->builder.batch() : none;
   put(built.input_ids, input_ids, 0);
   put(built.positions, positions, 0);
+  if (shape.placed) {
+    const auto places = array_at<int32_t>(block, shape.rope_positions(), 3 * shape.tokens);
+    const size_t rows = built.rope_positions.size() / 3;
+    for (size_t axis = 0; axis < 3; ++axis) {
+      put(built.rope_positions.subspan(axis * rows, rows), places.subspan(axis * shape.tokens, shape.tokens), 0);
+    }
+    batch.rope_positions = places;
+  }
   put({}, futures, -1);
   put(built.kv_lens, kv_lens, 0);
   put(built.q_indptr, q_indptr, 0);

@@ -1,5 +1,5 @@
 // Prompts whose rows stand at three positions (M-RoPE): equal ones change nothing, others are the request's own, in
-// chunks and in the prefix cache.
+// chunks, in graphs and in the prefix cache.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/testing/asking.h"
+#include "engine/testing/serving_device.h"
 
 namespace warpweave {
 namespace {
@@ -21,6 +22,7 @@ using Rows = std::vector<float>;
 class PositionIdsServing : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
+    if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
     namespace fs = std::filesystem;
     folder_ = fs::path(testing::TempDir()) / ("mrope_llama_" + std::to_string(GetParam()));
     fs::create_directories(folder_);
@@ -37,13 +39,14 @@ class PositionIdsServing : public testing::TestWithParam<bool> {
 
   ServedModel serve(int chunk, const std::string& path) const {
     ServerArgs args;
-    args.device = "cpu";
+    serve_on_test_device(args);
     args.model_path = path;
     args.skip_tokenizer_init = true;
     args.chunked_prefill_size = chunk;
     args.max_total_tokens = 1024;
     args.page_size = 4;
-    args.dtype = "float32";
+    args.enable_deterministic_inference = true;
+    args.cuda_graph_bs = "1,4";
     auto served = create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
     EXPECT_TRUE(served.ok()) << served.status().message();
     return std::move(served).value();

@@ -21,6 +21,7 @@ struct StepShape {
   int mask_words = 0;  // of a token's row of the tree mask
   bool states = false;  // requests have slots of recurrent states
   int max_adapters = 0;  // of the rows; 0: no row has one
+  bool placed = false;  // rows stand at three positions (ForwardBatch::rope_positions)
   bool proposals = false;  // every token's row is sampled: of a step that verifies proposals
 
   // Byte offsets of the arrays, each a multiple of 16.
@@ -29,7 +30,8 @@ struct StepShape {
   size_t kv_slots(int group) const {
     return after(positions(), tokens) + group * (after(0, tokens));
   }
-  size_t futures() const { return kv_slots(groups); }
+  size_t rope_positions() const { return kv_slots(groups); }  // [3, tokens]
+  size_t futures() const { return after(rope_positions(), placed ? 3 * tokens : 0); }
   size_t q_indptr() const { return after(futures(), tokens); }
   size_t kv_lens() const { return after(q_indptr(), requests + 1); }
   size_t state_slots() const { return after(kv_lens(), requests); }

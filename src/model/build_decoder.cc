@@ -121,6 +121,9 @@ DecoderSpec decoder_spec(const ModelConfig& config, const FamilyTraits& traits) 
   attention.softcap = static_cast<float>(config.attention_softcap);
   attention.wide_qk_norm = traits.wide_qk_norm;
   attention.qk_norm_after_rope = traits.qk_norm_after_rope;
+  if (config.takes_rope_positions()) {
+    attention.rope_axes = rope_axes(config.rope.sections, config.rope.interleaved_sections);
+  }
   if (config.latent) spec.latent = {.dims = *config.latent, .num_heads = config.num_q_heads, .scale = attention.scale};
   attention.output_gate = traits.attention_gate;
   if (config.num_experts > 0) spec.router = traits.router;
@@ -207,9 +210,6 @@ Result<std::unique_ptr<DecoderModel>> build_with(const ModelConfig& config, cons
   HostTarget target(options, team);
   BuildOptions build = options;
   DecoderSpec spec = decoder_spec(config, traits);
-  if (config.takes_rope_positions()) {
-    spec.attention.rope_axes = rope_axes(config.rope.sections, config.rope.interleaved_sections);
-  }
   std::optional<DualChunkConfig>& dual_chunk = spec.attention.dual_chunk;
   dual_chunk = dual_chunk_in_use(config, options.max_positions);
   if (dual_chunk) build.max_positions = DualChunkRope(*dual_chunk).rope_positions();

@@ -250,6 +250,7 @@ Status GpuDecoder::forward(const GpuForward& forward) {
   const bool keeps_all = !all_rows_.empty();
   if (keeps_all) batch.logits_rows = std::span<const int32_t>(all_rows_).first(batch.num_tokens);
   x_.start(batch);
+  attention_workspace_.places.positions = forward.rope_positions;
   if (spec_.latent.num_heads > 0) WW_RETURN_IF_ERROR(latent_workspace_.prefill->start(batch, forward.attention));
   if (!recurrent_mixers_.empty()) {
     assert(forward.states != nullptr && batch.device.state_slots != nullptr);

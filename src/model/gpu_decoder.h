@@ -64,6 +64,7 @@ struct GpuForward {
                                            // in pinned memory that stays as it is until the forward has run
   GpuStateCache* states = nullptr;  // of recurrent layers; null where there are none
   const int32_t* tree_parents = nullptr;  // with those: ForwardBatch::tree_parents on the GPU; null: there are no trees
+  const int32_t* rope_positions = nullptr;  // ForwardBatch::rope_positions on the GPU; null: the batch has none
 };
 
 // A forward of ForwardMode::target_verify and what was accepted of it.

@@ -14,6 +14,7 @@ void GpuAttentionWorkspace::reserve(const AttentionSpec& attention, DType dtype,
   workspace.get(out[0], tokens * spec.q_dim(), element);
   workspace.get(out[1], kept_rows * spec.q_dim(), element);
   workspace.get(qkv, tokens * spec.qkv_dim(), element);
+  places.set_axes(spec.rope_axes);
   if (!spec.dual_chunk) return;
   workspace.get(q_succ, tokens * spec.q_dim(), element);
   workspace.get(q_inter, tokens * spec.q_dim(), element);
@@ -89,7 +90,7 @@ Status GpuAttentionMixer::forward(const GpuLayerCall& call) {
   if (q_k_v_alone && gpu::rope_takes_partials(rows)) rows.partials = x.leave_partials(product);
   WW_RETURN_IF_ERROR(x.run_normed_beside(weights_.norms.in, product, LoraPlace{call.layer, LoraSite::qkv}));
   if (spec.wide_qk_norm) norm_all_heads(call);
-  gpu::norm_rope_write_kv(rows, x.stream());
+  gpu::norm_rope_write_kv(rows, w_.places, x.stream());
   if (call.last_mixer && call.batch.logits_rows.empty()) return {};
 
   AttentionCall attention = attention_call(spec, plan_, call.cache, call.layer);

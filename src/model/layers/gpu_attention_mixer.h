@@ -4,6 +4,7 @@
 #include "model/decoder_spec.h"
 #include "model/layers/gpu_workspace.h"
 #include "model/layers/on_gpu.h"
+#include "ops/cuda/rope_places.h"
 
 namespace warpweave {
 
@@ -15,6 +16,7 @@ struct GpuAttentionWorkspace {
   void* q_succ = nullptr;         // as out; with dual chunk attention only
   void* q_inter = nullptr;
   DualChunkQueries dual_chunk;
+  gpu::RopePlaces places;  // the axes of frequencies; the positions are those of the forward at work
 
   void reserve(const AttentionSpec& attention, DType dtype, int64_t tokens, int64_t kept_rows, GpuWorkspace& workspace);
 };

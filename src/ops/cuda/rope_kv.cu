@@ -6,8 +6,8 @@
 #include <type_traits>
 
 #include "base/float8.h"
-#include "ops/cuda/gpu_ops.h"
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/rope_places.h"
 #include "ops/cuda/types.cuh"
 
 namespace warpweave::gpu {
@@ -80,9 +80,24 @@ __device__ void norm_head(float* head, const float* weight, const QkvRowsCall& c
   __syncwarp();
 }
 
-__device__ void rotate_head(float* head, int position, const QkvRowsCall& call, int lane) {
+// Of a frequency, where rows have a position for each axis.
+__device__ __forceinline__ int axis_of(const RopePlaces& places, int frequency) {
+  return places.axes[frequency / 16] >> 2 * (frequency % 16) & 3;
+}
+
+// Where a row stands: at `position`, or at its positions of `places`.
+struct RowPlace {
+  const RopePlaces& places;
+  int64_t row = 0;
+  int position = 0;
+};
+
+__device__ void rotate_head(float* head, const RowPlace& at, const QkvRowsCall& call, int lane) {
   const int half = call.rotary_dim / 2;
   for (int i = lane; i < half; i += 32) {
+    const int position = at.places.positions == nullptr
+                             ? at.position
+                             : at.places.positions[axis_of(at.places, i) * call.rows + at.row];
     const float c = call.cos[int64_t{position} * half + i], s = call.sin[int64_t{position} * half + i];
     const int first = call.interleaved ? 2 * i : i, second = call.interleaved ? first + 1 : i + half;
     const float a = head[first], b = head[second];
@@ -108,12 +123,12 @@ __device__ void norm_rotated_head(float* head, const float* norm, const QkvRowsC
   if (norm != nullptr && call.norm_after_rope) norm_head(head, norm, call, lane);
 }
 
-// The query at `memory`, rotated for `position` and scaled, to `out`.
+// The query at `memory`, rotated for where its row stands and scaled, to `out`.
 template <typename T, int kPack>
-__device__ void write_query(const QkvRowsCall& call, const T* memory, T* out, int position, float scale, float* head,
-                            int lane) {
+__device__ void write_query(const QkvRowsCall& call, const T* memory, T* out, const RowPlace& at, float scale,
+                            float* head, int lane) {
   load_head<T, kPack>(memory, call.q_norm, call, head, lane);
-  if (call.cos != nullptr) rotate_head(head, position, call, lane);
+  if (call.cos != nullptr) rotate_head(head, at, call, lane);
   norm_rotated_head(head, call.q_norm, call, lane);
   for (int i = lane * kPack; i < call.head_dim; i += 32 * kPack) {
     float value[kPack];
@@ -132,14 +147,15 @@ __device__ void write_query_forms(const QkvRowsCall& call, T* memory, int64_t ro
   const bool beyond = dual.original_max_positions > 0 && position >= dual.original_max_positions;
   const float scale = beyond ? 0.1f * logf((position + 1.0f) / dual.original_max_positions) + 1 : 1.0f;
   const int64_t at = (row * call.num_q_heads + q_head) * call.head_dim;
-  write_query<T, kPack>(call, memory, static_cast<T*>(dual.q_succ) + at, min(own + dual.chunk_len, dual.farthest),
-                        scale, head, lane);
-  write_query<T, kPack>(call, memory, static_cast<T*>(dual.q_inter) + at, dual.farthest, scale, head, lane);
-  write_query<T, kPack>(call, memory, memory, own, scale, head, lane);
+  const RopePlaces none;
+  write_query<T, kPack>(call, memory, static_cast<T*>(dual.q_succ) + at,
+                        {none, row, min(own + dual.chunk_len, dual.farthest)}, scale, head, lane);
+  write_query<T, kPack>(call, memory, static_cast<T*>(dual.q_inter) + at, {none, row, dual.farthest}, scale, head, lane);
+  write_query<T, kPack>(call, memory, memory, {none, row, own}, scale, head, lane);
 }
 
 template <typename T, int kPack>
-__global__ void __launch_bounds__(32 * kWarps, 8) norm_rope_write_kv_kernel(QkvRowsCall call) {
+__global__ void __launch_bounds__(32 * kWarps, 8) norm_rope_write_kv_kernel(QkvRowsCall call, const __grid_constant__ RopePlaces places) {
   __shared__ __align__(16) float heads[kWarps][kMaxHeadDim];
   start_successor();
   wait_for_predecessor();
@@ -157,12 +173,13 @@ __global__ void __launch_bounds__(32 * kWarps, 8) norm_rope_write_kv_kernel(QkvR
   T* memory = static_cast<T*>(call.qkv) + row * call.row_stride + index * call.head_dim;
   if (is_q) {
     if (call.dual_chunk.chunk_len > 0) return write_query_forms<T, kPack>(call, memory, row, index, head, lane);
-    return write_query<T, kPack>(call, memory, memory, call.cos != nullptr ? call.positions[row] : 0, 1.0f, head, lane);
+    const int position = call.cos != nullptr ? call.positions[row] : 0;
+    return write_query<T, kPack>(call, memory, memory, {places, row, position}, 1.0f, head, lane);
   }
   load_head<T, kPack>(memory, is_k ? call.k_norm : nullptr, call, head, lane);
   if (call.cos != nullptr && is_k) {
     const int position = call.positions[row], chunk_len = call.dual_chunk.chunk_len;
-    rotate_head(head, chunk_len > 0 ? position % chunk_len : position, call, lane);
+    rotate_head(head, {places, row, chunk_len > 0 ? position % chunk_len : position}, call, lane);
   }
   if (is_k) norm_rotated_head(head, call.k_norm, call, lane);
   const int kv_head = (index - call.num_q_heads) % call.num_kv_heads;
@@ -216,10 +233,37 @@ __device__ __forceinline__ void norm_packs(const float* weight, const QkvRowsCal
   }
 }
 
+struct NoPlaces {};
+
+// From frequency `first` on, at the row's position.
+template <int kHalf>
+__device__ __forceinline__ void load_angles(const QkvRowsCall& call, const NoPlaces&, int row, int first,
+                                            float (&cosines)[kPack], float (&sines)[kPack]) {
+  const int64_t at = int64_t{call.positions[row]} * kHalf + first;
+  load_pack(call.cos + at, cosines);
+  load_pack(call.sin + at, sines);
+}
+
+// Each at the row's position on its axis.
+template <int kHalf>
+__device__ __forceinline__ void load_angles(const QkvRowsCall& call, const RopePlaces& places, int row, int first,
+                                            float (&cosines)[kPack], float (&sines)[kPack]) {
+  const int32_t* const positions = places.positions + row;
+  const int32_t time = positions[0], height = positions[call.rows], width = positions[2 * call.rows];
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    const int axis = axis_of(places, first + i);
+    const int64_t at = int64_t{axis == 0 ? time : axis == 1 ? height : width} * kHalf + first + i;
+    cosines[i] = call.cos[at];
+    sines[i] = call.sin[at];
+  }
+}
+
 // Blocks (row, some of its heads). Only qkv is the predecessor's: positions and slots were there before the step's chain of
 // kernels (launch.cuh), so that they, the angles and where all goes are known when the wait ends. kSame: the pools keep T.
-template <typename T, int kLanes, bool kPartials, bool kSame>
-__global__ void __launch_bounds__(kRowThreads) rope_row_kernel(QkvRowsCall call) {
+// Places: RopePlaces, or none.
+template <typename T, int kLanes, bool kPartials, bool kSame, class Places>
+__global__ void __launch_bounds__(kRowThreads) rope_row_kernel(QkvRowsCall call, const __grid_constant__ Places places) {
   constexpr int kDim = 2 * kPack * kLanes, kHalf = kDim / 2;
   start_successor();
   const int row = blockIdx.x, head = (blockIdx.y * kRowThreads + threadIdx.x) / kLanes, lane = threadIdx.x % kLanes;
@@ -228,11 +272,7 @@ __global__ void __launch_bounds__(kRowThreads) rope_row_kernel(QkvRowsCall call)
   const bool is_q = head < call.num_q_heads, rotated = call.cos != nullptr && head < first_v;
   const int32_t slot = call.kv_slots[row];
   float cosines[kPack], sines[kPack];
-  if (rotated) {
-    const int64_t at = int64_t{call.positions[row]} * kHalf + lane * kPack;
-    load_pack(call.cos + at, cosines);
-    load_pack(call.sin + at, sines);
-  }
+  if (rotated) load_angles<kHalf>(call, places, row, lane * kPack, cosines, sines);
   const KvPoolView& pool = head < first_v ? call.k_out : call.v_out;
   const int kv_head = head - (head < first_v ? call.num_q_heads : first_v);
   const int64_t from = row * call.row_stride + head * kDim + lane * kPack;
@@ -296,45 +336,51 @@ int row_lanes(const QkvRowsCall& call) {
   return call.head_dim == 64 ? 4 : call.head_dim == 128 ? 8 : call.head_dim == 256 ? 16 : 0;
 }
 
-template <typename T, bool kPartials, bool kSame>
-void launch_rows(const QkvRowsCall& call, int lanes, cudaStream_t stream) {
+template <typename T, bool kPartials, bool kSame, class Places>
+void launch_rows(const QkvRowsCall& call, const Places& places, int lanes, cudaStream_t stream) {
   const int threads = (call.num_q_heads + 2 * call.num_kv_heads) * lanes;
   const dim3 blocks(static_cast<unsigned>(call.rows), static_cast<unsigned>((threads + kRowThreads - 1) / kRowThreads));
-  const auto kernel = lanes == 4   ? rope_row_kernel<T, 4, kPartials, kSame>
-                      : lanes == 8 ? rope_row_kernel<T, 8, kPartials, kSame>
-                                   : rope_row_kernel<T, 16, kPartials, kSame>;
-  launch_dependent({blocks, kRowThreads, 0, stream}, kernel, call);
+  const auto kernel = lanes == 4   ? rope_row_kernel<T, 4, kPartials, kSame, Places>
+                      : lanes == 8 ? rope_row_kernel<T, 8, kPartials, kSame, Places>
+                                   : rope_row_kernel<T, 16, kPartials, kSame, Places>;
+  launch_dependent({blocks, kRowThreads, 0, stream}, kernel, call, places);
 }
 
 template <typename T, bool kPartials>
-void launch_rows(const QkvRowsCall& call, int lanes, cudaStream_t stream) {
+void launch_rows(const QkvRowsCall& call, const RopePlaces& places, int lanes, cudaStream_t stream) {
+  if (places.positions != nullptr) return launch_rows<T, kPartials, false>(call, places, lanes, stream);
   constexpr KvFormat kFormat = std::is_same_v<T, __half> ? KvFormat::f16 : KvFormat::bf16;
   const bool same = call.k_out.format == kFormat && call.v_out.format == kFormat;
-  same ? launch_rows<T, kPartials, true>(call, lanes, stream) : launch_rows<T, kPartials, false>(call, lanes, stream);
+  same ? launch_rows<T, kPartials, true>(call, NoPlaces(), lanes, stream)
+       : launch_rows<T, kPartials, false>(call, NoPlaces(), lanes, stream);
 }
 
 template <typename T>
-void launch_rows(const QkvRowsCall& call, int lanes, cudaStream_t stream) {
-  call.partials.data != nullptr ? launch_rows<T, true>(call, lanes, stream) : launch_rows<T, false>(call, lanes, stream);
+void launch_rows(const QkvRowsCall& call, const RopePlaces& places, int lanes, cudaStream_t stream) {
+  call.partials.data != nullptr ? launch_rows<T, true>(call, places, lanes, stream)
+                                : launch_rows<T, false>(call, places, lanes, stream);
 }
 
 }  // namespace
 
 bool rope_takes_partials(const QkvRowsCall& call) { return row_lanes(call) > 0; }
 
-void norm_rope_write_kv(const QkvRowsCall& given, Stream stream) {
+void norm_rope_write_kv(const QkvRowsCall& call, Stream stream) { norm_rope_write_kv(call, {}, stream); }
+
+void norm_rope_write_kv(const QkvRowsCall& given, const RopePlaces& places, Stream stream) {
   if (given.rows == 0) return;
   QkvRowsCall call = given;
   if (call.row_stride == 0) call.row_stride = int64_t{call.num_q_heads + 2 * call.num_kv_heads} * call.head_dim;
   if (const int lanes = row_lanes(call); lanes > 0) {
     const auto on = static_cast<cudaStream_t>(stream);
-    return call.dtype == DType::bf16 ? launch_rows<__nv_bfloat16>(call, lanes, on) : launch_rows<__half>(call, lanes, on);
+    return call.dtype == DType::bf16 ? launch_rows<__nv_bfloat16>(call, places, lanes, on)
+                                     : launch_rows<__half>(call, places, lanes, on);
   }
   const int64_t tasks = call.rows * (call.num_q_heads + 2 * call.num_kv_heads);
   const unsigned blocks = static_cast<unsigned>((tasks + kWarps - 1) / kWarps);
   with_type(call.dtype, [&]<typename T>(T*) {
     const auto kernel = call.head_dim % 4 == 0 ? norm_rope_write_kv_kernel<T, 4> : norm_rope_write_kv_kernel<T, 1>;
-    launch_dependent({blocks, 32 * kWarps, 0, static_cast<cudaStream_t>(stream)}, kernel, call);
+    launch_dependent({blocks, 32 * kWarps, 0, static_cast<cudaStream_t>(stream)}, kernel, call, places);
   });
 }
 
