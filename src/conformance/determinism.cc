@@ -10,7 +10,6 @@
 namespace warpweave::conformance {
 namespace {
 
-constexpr uint64_t kSeed = 7;
 constexpr int kRepeats = 20;
 
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -56,7 +55,8 @@ Output run_in_chunks(const Problem& problem, const Variant& variant, AttentionBa
   return output;
 }
 
-// A page size other than `page_size` that the variant has, or 0.
+}  // namespace
+
 int other_page_size(const Caps& caps, int page_size) {
   for (int size : {53, 1, 64, 128, 32, 16}) {
     if (size != page_size && (caps.page_sizes.accepts(size) || caps.expands_pages)) return size;
@@ -64,17 +64,17 @@ int other_page_size(const Caps& caps, int page_size) {
   return 0;
 }
 
-}  // namespace
-
-std::string first_difference(const Case& c, KvFormat format, const Variant& variant, int page_size) {
-  const Problem problem(c, format, kSeed, page_size);
+std::string first_difference(const BitProblems& problems, const Variant& variant) {
+  const Problem& problem = problems.problem;
+  const Case& c = problem.shape();
+  const int page_size = problem.page_size();
   ThreadTeam team(2), alone(1), crowd(5);
   const auto backend = variant.create(context(team, page_size));
   const Output expected = variant.run_problem(problem, *backend, problem.all(), c.decode);
   if (!expected.error.empty()) return expected.error;
   // The case list proves the backend without the flag; with it the rows may be summed in another order.
   const auto usual = variant.create({.team = &team, .page_size = page_size});
-  const float share = runs_in_fp8(variant, c, format) ? 0.1f : 0.02f;
+  const float share = runs_in_fp8(variant, c, problem.kv_format()) ? 0.1f : 0.02f;
   if (!close(variant.run_problem(problem, *usual, problem.all(), c.decode), expected, share)) {
     return "from the backend without the flag by more than rounding";
   }
@@ -88,11 +88,10 @@ std::string first_difference(const Case& c, KvFormat format, const Variant& vari
       return "with " + std::to_string(other->size()) + " threads";
     }
   }
-  if (const int other = other_page_size(*variant.caps, page_size)) {
-    const Problem other_pages(c, format, kSeed, other);
-    const auto twin = variant.create(context(team, other));
-    if (!same_bits(variant.run_problem(other_pages, *twin, other_pages.all(), c.decode), expected)) {
-      return "with page size " + std::to_string(other);
+  if (const Problem* other = problems.other_pages) {
+    const auto twin = variant.create(context(team, other->page_size()));
+    if (!same_bits(variant.run_problem(*other, *twin, other->all(), c.decode), expected)) {
+      return "with page size " + std::to_string(other->page_size());
     }
   }
   if (!same_bits(run_in_chunks(problem, variant, *backend, 1 << 20, false), expected)) {

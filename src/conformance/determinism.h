@@ -5,12 +5,21 @@
 
 #include <string>
 
-#include "conformance/case.h"
+#include "conformance/problem.h"
 #include "conformance/variant.h"
 
 namespace warpweave::conformance {
 
+// A page size other than `page_size` that a backend has, or 0.
+int other_page_size(const Caps& caps, int page_size);
+
+// A case at the variant's page size and, if it has another, at that: of equal values.
+struct BitProblems {
+  const Problem& problem;
+  const Problem* other_pages = nullptr;
+};
+
 // The first circumstance that changed a bit ("chunks of 7"), or empty.
-std::string first_difference(const Case& c, KvFormat format, const Variant& variant, int page_size);
+std::string first_difference(const BitProblems& problems, const Variant& variant);
 
 }  // namespace warpweave::conformance

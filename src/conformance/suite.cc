@@ -4,14 +4,14 @@
 
 #include <algorithm>
 #include <array>
-#include <future>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 
 #include "attention/select_rules.h"
 #include "base/threads.h"
+#include "conformance/ahead_queue.h"
 #include "conformance/determinism.h"
 #include "conformance/expectation.h"
 #include "conformance/fp8_products.h"
@@ -19,7 +19,7 @@
 namespace warpweave::conformance {
 namespace {
 
-constexpr uint64_t kSeed = 20260121;
+constexpr uint64_t kSeed = 20260121, kBitSeed = 7;
 constexpr int kTreeTopk = 4;  // any topk > 1 asks for trees
 
 // Latent attention is held to the direction of the whole result, too, as its kernels are in the field: so much may
@@ -88,24 +88,57 @@ Case fit_gaps(const Case& c, const Variant& variant) {
 class Suite {
  public:
   Suite(std::span<const Variant> variants, const SuiteOptions& options)
-      : variants_(variants), options_(options), team_(options.threads), preparers_(options.threads) {}
+      : variants_(variants), options_(options), team_(options.threads), failed_(variants.size()) {}
 
+  // Problems and references, the costly part on the host, and kernels that are compiled at run time are made by all
+  // threads ahead of this one, which runs the variants: they may own a device.
   std::vector<CheckResult> run() {
-    compile_ahead();
-    run_cases();
-    for (const Case& c : options_.determinism_cases) {
-      for (KvFormat format : c.kv_formats) run_determinism(c, format);
+    add_jobs(options_.cases, false);
+    add_jobs(options_.determinism_cases, true);
+    AheadQueue queue(options_.threads, {.items = static_cast<int64_t>(jobs_.size()),
+                                        .ahead = kAheadOfAThread * options_.threads,
+                                        .prepare = [this](int64_t job) { prepare(jobs_[job]); },
+                                        .meanwhile = compilations()});
+    for (size_t i = 0; i < jobs_.size(); ++i) {
+      queue.wait_for(static_cast<int64_t>(i));
+      jobs_[i].of_bits ? run_determinism(jobs_[i]) : run_case(jobs_[i]);
+      jobs_[i] = {};
     }
     return std::move(results_);
   }
 
  private:
-  bool dropped(const Variant& variant) const {
-    return options_.stop_at_first_failure && failed_.count(variant.name) != 0;
+  // Bounds the memory of tensors; and some cases take as long as many others, so that few would leave threads idle.
+  static constexpr int kAheadOfAThread = 4;
+
+  // A case in one format: its problems, and what they must give. Values do not depend on the page size, so one
+  // reference serves them all.
+  struct Job {
+    const Case* c = nullptr;
+    KvFormat format = KvFormat::bf16;
+    bool of_bits = false;  // a determinism case, which needs no reference
+    std::map<std::pair<int, int>, std::unique_ptr<Problem>> problems;  // by page size and gap
+    std::optional<Expectation> plain;
+    std::map<std::array<int, 3>, Expectation> fp8;  // by what Fp8Products say of arithmetic
+  };
+
+  void add_jobs(std::span<const Case> cases, bool of_bits) {
+    for (const Case& c : cases) {
+      for (KvFormat format : c.kv_formats) jobs_.push_back({&c, format, of_bits, {}, {}, {}});
+    }
   }
 
-  void add(CheckResult result) {
-    if (!result.passed) failed_.insert(result.variant);
+  // What fails meanwhile is prepared in vain.
+  bool dropped(const Variant& variant) const {
+    return options_.stop_at_first_failure && failed_[&variant - variants_.data()];
+  }
+  bool checks_bits(const Job& job, const Variant& variant) const {
+    return !dropped(variant) && variant.caps->deterministic_with(job.format) &&
+           !unclaimed(*job.c, job.format, variant);
+  }
+
+  void add(const Variant& variant, CheckResult result) {
+    if (!result.passed) failed_[&variant - variants_.data()] = true;
     if (options_.on_result) options_.on_result(result);
     results_.push_back(std::move(result));
   }
@@ -119,87 +152,49 @@ class Suite {
     return result;
   }
 
-  // Kernels that are compiled at run time, by all threads: met one after the other they take longer than all else.
-  void compile_ahead() {
+  // Kernels that are compiled at run time: met one after the other by the thread that runs them they take longer than
+  // all else. What another thread compiles already is not waited for.
+  void compile(const Case& c, KvFormat format, bool all_lengths) const {
+    for (const Variant& variant : variants_) {
+      if (!variant.compile || unclaimed(c, format, variant)) continue;
+      variant.compile(fit_gaps(c, variant), format, page_size_for(c, variant), all_lengths);
+    }
+  }
+
+  // Those of jobs to come: some need many kernels at once.
+  std::vector<std::function<void()>> compilations() const {
     std::vector<std::function<void()>> tasks;
-    const auto add_tasks = [&](std::span<const Case> cases, bool all_lengths) {
-      for (const Case& c : cases) {
-        for (KvFormat format : c.kv_formats) {
-          for (const Variant& variant : variants_) {
-            if (!variant.compile || unclaimed(c, format, variant)) continue;
-            tasks.push_back([&variant, fitted = fit_gaps(c, variant), format, all_lengths,
-                             page_size = page_size_for(c, variant)] {
-              variant.compile(fitted, format, page_size, all_lengths);
-            });
-          }
-        }
-      }
-    };
-    add_tasks(options_.cases, false);
-    add_tasks(options_.determinism_cases, true);
-    team_.parallel_for(static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) tasks[i]();
-    });
-  }
-
-  // A case in one format: its problems, and what they must give. Values do not depend on the page size, so one
-  // reference serves them all.
-  struct Job {
-    const Case* c;
-    KvFormat format;
-    std::map<std::pair<int, int>, std::unique_ptr<Problem>> problems;  // by page size and gap
-    std::optional<Expectation> plain;
-    std::map<std::array<int, 3>, Expectation> fp8;  // by what Fp8Products say of arithmetic
-  };
-
-  // Problems and references, the costly part on the host, are made by all threads for some cases at once, while this
-  // one runs the variants, which may own a device, on the cases before.
-  void run_cases() {
-    std::vector<Job> jobs;
-    for (const Case& c : options_.cases) {
-      for (KvFormat format : c.kv_formats) jobs.push_back({&c, format, {}, {}, {}});
+    for (const Job& job : jobs_) {
+      tasks.push_back([this, c = job.c, format = job.format, of_bits = job.of_bits] { compile(*c, format, of_bits); });
     }
-    // Bounds the memory of tensors; and some cases take as long as many others, so that few would leave threads idle.
-    const size_t at_once = 4 * static_cast<size_t>(team_.size());
-    const auto batch = [&](size_t first) {
-      const std::span rest = std::span(jobs).subspan(std::min(first, jobs.size()));
-      return rest.first(std::min(at_once, rest.size()));
-    };
-    std::future<void> prepared = prepare_ahead(batch(0));
-    for (size_t first = 0; first < jobs.size(); first += at_once) {
-      prepared.get();
-      prepared = prepare_ahead(batch(first + at_once));
-      for (Job& job : batch(first)) {
-        run_case(job);
-        job = {};
-      }
-    }
-  }
-
-  // What fails meanwhile is prepared in vain.
-  std::future<void> prepare_ahead(std::span<Job> jobs) {
-    return std::async(std::launch::async, [this, jobs, failed = failed_] {
-      preparers_.parallel_for(static_cast<int64_t>(jobs.size()), 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) prepare(jobs[i], failed);
-      });
-    });
+    return tasks;
   }
 
   // Called from many threads, each with a job of its own.
-  void prepare(Job& job, const std::set<std::string>& failed) const {
+  void prepare(Job& job) const {
+    compile(*job.c, job.format, job.of_bits);
     for (const Variant& variant : variants_) {
-      if (options_.stop_at_first_failure && failed.count(variant.name) != 0) continue;
-      if (unclaimed(*job.c, job.format, variant)) continue;
-      wanted_of(problem_of(job, variant), variant, job);
+      if (job.of_bits) {
+        if (checks_bits(job, variant)) bit_problems(job, variant);
+      } else if (!dropped(variant) && !unclaimed(*job.c, job.format, variant)) {
+        wanted_of(problem_of(job, variant), variant, job);
+      }
     }
   }
 
   static const Problem& problem_of(Job& job, const Variant& variant) {
-    const int page_size = page_size_for(*job.c, variant);
+    return problem_of(job, variant, page_size_for(*job.c, variant), kSeed);
+  }
+  static const Problem& problem_of(Job& job, const Variant& variant, int page_size, uint64_t seed) {
     const Case fitted = fit_gaps(*job.c, variant);
     std::unique_ptr<Problem>& problem = job.problems[{page_size, fitted.gap}];
-    if (!problem) problem = std::make_unique<Problem>(fitted, job.format, kSeed, page_size);
+    if (!problem) problem = std::make_unique<Problem>(fitted, job.format, seed, page_size);
     return *problem;
+  }
+  static BitProblems bit_problems(Job& job, const Variant& variant) {
+    const int page_size = page_size_for(*job.c, variant), other = other_page_size(*variant.caps, page_size);
+    return {problem_of(job, variant, page_size, kBitSeed),
+            other > 0 ? &problem_of(job, variant, other, kBitSeed) : nullptr};
   }
 
   static const Expectation& wanted_of(const Problem& problem, const Variant& variant, Job& job) {
@@ -221,14 +216,14 @@ class Suite {
     for (const Variant& variant : variants_) {
       if (dropped(variant)) continue;
       if (const auto broken = unclaimed(c, job.format, variant)) {
-        add(check_refusal(c, job.format, variant, *broken));
+        add(variant, check_refusal(c, job.format, variant, *broken));
         continue;
       }
       const Problem& problem = problem_of(job, variant);
       const Expectation& wanted = wanted_of(problem, variant, job);
-      add(check_reference(problem, wanted, variant, problem.page_size()));
+      add(variant, check_reference(problem, wanted, variant, problem.page_size()));
       if (variant.run_graph && variant.caps->graph_capture && is_captured(c)) {
-        add(check_graph(problem, wanted, variant, problem.page_size()));
+        add(variant, check_graph(problem, wanted, variant, problem.page_size()));
       }
     }
   }
@@ -314,24 +309,23 @@ class Suite {
     return result;
   }
 
-  void run_determinism(const Case& c, KvFormat format) {
+  void run_determinism(Job& job) {
     for (const Variant& variant : variants_) {
-      if (dropped(variant) || !variant.caps->deterministic_with(format) || unclaimed(c, format, variant)) continue;
-      CheckResult result = result_of(c, format, variant, Check::determinism);
-      result.text = first_difference(fit_gaps(c, variant), format, variant,
-                                     page_size_for(c, variant));
+      if (!checks_bits(job, variant)) continue;
+      CheckResult result = result_of(*job.c, job.format, variant, Check::determinism);
+      result.text = first_difference(bit_problems(job, variant), variant);
       result.passed = result.text.empty();
       result.features = {"deterministic"};
-      add(std::move(result));
+      add(variant, std::move(result));
     }
   }
 
   std::span<const Variant> variants_;
   const SuiteOptions& options_;
-  ThreadTeam team_;       // of backends on the host
-  ThreadTeam preparers_;  // of problems and references: its calls come from a thread of their own, one at a time
+  ThreadTeam team_;  // of backends on the host
+  std::vector<Job> jobs_;
   std::vector<CheckResult> results_;
-  std::set<std::string> failed_;
+  std::vector<std::atomic<bool>> failed_;  // of each variant
 };
 
 }  // namespace

@@ -3,8 +3,8 @@
 // the rule named. Backends that claim determinism are held to equal bits besides.
 //
 // Used by the tests, by `warpweave conformance`, and for plug-ins. Not thread-safe. Kernels are compiled and references
-// computed by `threads` threads, several at once and ahead; variants run one after the other on the calling thread and
-// a ThreadTeam of as many.
+// computed ahead by `threads` threads; variants run one after the other on the calling thread and a ThreadTeam of as
+// many.
 #pragma once
 
 #include <functional>

@@ -1,0 +1,61 @@
+#include "conformance/ahead_queue.h"
+
+#include <utility>
+
+namespace warpweave::conformance {
+
+AheadQueue::AheadQueue(int threads, Work work)
+    : work_(std::move(work)), prepared_(work_.items), failures_(work_.items) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { this->work(); });
+}
+
+AheadQueue::~AheadQueue() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void AheadQueue::wait_for(int64_t item) {
+  std::unique_lock lock(mutex_);
+  wanted_ = item;
+  changed_.notify_all();
+  changed_.wait(lock, [&] { return prepared_[item]; });
+  if (failures_[item]) std::rethrow_exception(failures_[item]);
+}
+
+void AheadQueue::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const auto may_prepare = [&] { return begun_ < work_.items && begun_ <= wanted_ + work_.ahead; };
+    changed_.wait(lock, [&] {
+      return stopping_ || may_prepare() || meanwhile_ < work_.meanwhile.size() || begun_ == work_.items;
+    });
+    if (stopping_) return;
+    if (may_prepare()) {
+      const int64_t item = begun_++;
+      lock.unlock();
+      std::exception_ptr failure;
+      try {
+        work_.prepare(item);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      failures_[item] = std::move(failure);
+      prepared_[item] = true;
+      changed_.notify_all();
+    } else if (meanwhile_ < work_.meanwhile.size()) {
+      const std::function<void()>& task = work_.meanwhile[meanwhile_++];
+      lock.unlock();
+      task();
+      lock.lock();
+    } else {
+      return;
+    }
+  }
+}
+
+}  // namespace warpweave::conformance
