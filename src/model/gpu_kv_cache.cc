@@ -46,7 +46,8 @@ Status GpuKvCache::copy_tokens(int64_t src_slot, int64_t dst_slot, int num_token
     if (from[i].token_bytes == 0) continue;
     WW_RETURN_IF_ERROR(copy_rows_async({buffer_.as<std::byte>() + to[i].offset, to[i].pitch,
                                         buffer_.as<std::byte>() + from[i].offset, from[i].pitch,
-                                        num_tokens * from[i].token_bytes, from[i].count}, stream, "copying KV pages"));
+                                        num_tokens * from[i].token_bytes, static_cast<size_t>(from[i].count)},
+                                       stream, "copying KV pages"));
   }
   return {};
 }

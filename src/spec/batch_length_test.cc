@@ -12,6 +12,7 @@ namespace warpweave {
 namespace {
 
 constexpr int kLongest = 4;
+const AdaptiveOptions kOptions = {.max_length = kLongest, .whole_batch = true};
 
 // A machine, and texts whose guesses come true as often as said. The defaults are about a small model's on a GPU: a
 // step hides its host's work where it overlaps.
@@ -101,7 +102,7 @@ class Server {
 
   const Traffic traffic_;
   const int fixed_;
-  BatchLength length_{{.max_length = kLongest, .whole_batch = true}};
+  BatchLength length_{kOptions};
   std::mt19937 random_{11};
   bool new_ = false;                // requests came or went before this step
   bool made_[kLongest + 1] = {};

@@ -94,8 +94,12 @@ void GpuDraftModel::stage_chain(std::span<const DraftPass> passes, const ChainSh
     arrays.features = put_padded(pass.features, count, limits_.max_kept_rows);
     arrays.keep = put_padded(pass.keep, count, limits_.max_kept_rows);
     ForwardBatch& batch = chain_[i].batch;
-    batch = {.mode = ForwardMode::decode, .num_reqs = count, .num_tokens = count, .max_q_len = 1,
-             .max_kv_len = limits_.max_pages_per_request * page_size(), .page_size = page_size()};
+    batch = {};
+    batch.mode = ForwardMode::decode;
+    batch.num_reqs = batch.num_tokens = count;
+    batch.max_q_len = 1;
+    batch.max_kv_len = limits_.max_pages_per_request * page_size();
+    batch.page_size = page_size();
     batch.input_ids = batch.positions = batch.kv_slots = batch.kv_lens = zeros;
     batch.q_indptr = counting.first(count + 1);
     batch.logits_rows = counting.first(count);

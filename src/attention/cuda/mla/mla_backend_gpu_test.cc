@@ -15,7 +15,7 @@ namespace warpweave::cuda::testing {
 namespace {
 
 constexpr double kMaxCosineDifference = 5e-6;
-constexpr Caps kCaps = mla_caps({.name = "a test"});
+constexpr Caps kCaps = mla_caps({.name = "a test", .summary = {}});
 
 // Query tokens [first, first + count) of a request.
 struct Part {
