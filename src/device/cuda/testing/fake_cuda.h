@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string>
 
+#include "device/cuda/testing/alive.h"
+
 namespace warpweave::fake_cuda {
 
 // What happens after the call that fails: the runtime keeps working, as after a launch with bad arguments, or it fails
@@ -23,12 +25,7 @@ int64_t calls();
 // The name of the call that failed since fail_call(), or empty.
 std::string failed_call();
 
-// Handles and memory that nobody has given back.
-struct Alive {
-  int64_t device_buffers = 0, pinned_buffers = 0, streams = 0, events = 0, graphs = 0, graph_execs = 0;
-  int64_t blas_objects = 0;
-  bool operator==(const Alive&) const = default;
-};
+using Alive = AliveHandles;
 Alive alive();
 
 // For the fakes' own parts: counts a call. True: it is the one that fails.
