@@ -5,7 +5,7 @@
 namespace warpweave::conformance {
 
 AheadQueue::AheadQueue(int threads, Work work)
-    : work_(std::move(work)), prepared_(work_.items), failures_(work_.items) {
+    : work_(std::move(work)), begun_(work_.items), prepared_(work_.items), failures_(work_.items) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { this->work(); });
 }
 
@@ -26,16 +26,26 @@ void AheadQueue::wait_for(int64_t item) {
   if (failures_[item]) std::rethrow_exception(failures_[item]);
 }
 
+bool AheadQueue::may_prepare() const {
+  return first_ < work_.first.size() || (next_ < work_.items && next_ <= wanted_ + work_.ahead);
+}
+
+int64_t AheadQueue::begin_item() {
+  const int64_t item = first_ < work_.first.size() ? work_.first[first_++] : next_;
+  begun_[item] = true;
+  while (next_ < work_.items && begun_[next_]) ++next_;
+  return item;
+}
+
 void AheadQueue::work() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto may_prepare = [&] { return begun_ < work_.items && begun_ <= wanted_ + work_.ahead; };
     changed_.wait(lock, [&] {
-      return stopping_ || may_prepare() || meanwhile_ < work_.meanwhile.size() || begun_ == work_.items;
+      return stopping_ || may_prepare() || meanwhile_ < work_.meanwhile.size() || next_ == work_.items;
     });
     if (stopping_) return;
     if (may_prepare()) {
-      const int64_t item = begun_++;
+      const int64_t item = begin_item();
       lock.unlock();
       std::exception_ptr failure;
       try {

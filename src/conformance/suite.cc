@@ -7,6 +7,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 
 #include "attention/select_rules.h"
@@ -97,6 +98,7 @@ class Suite {
     add_jobs(options_.determinism_cases, true);
     AheadQueue queue(options_.threads, {.items = static_cast<int64_t>(jobs_.size()),
                                         .ahead = kAheadOfAThread * options_.threads,
+                                        .first = costliest_jobs(options_.threads),
                                         .prepare = [this](int64_t job) { prepare(jobs_[job]); },
                                         .meanwhile = compilations()});
     for (size_t i = 0; i < jobs_.size(); ++i) {
@@ -126,6 +128,22 @@ class Suite {
     for (const Case& c : cases) {
       for (KvFormat format : c.kv_formats) jobs_.push_back({&c, format, of_bits, {}, {}, {}});
     }
+  }
+
+  // By the products of their reference, the costliest first. Some take a thread as long as all others take them all.
+  std::vector<int64_t> costliest_jobs(size_t count) const {
+    std::vector<double> products;
+    for (const Job& job : jobs_) {
+      double& sum = products.emplace_back();
+      for (const Case::Request& r : job.c->requests) sum += double{1} * r.q_len * r.kv_len;
+      sum *= job.of_bits ? 0 : double{1} * job.c->q_heads * (job.c->head_dim + job.c->v_head_dim);
+    }
+    std::vector<int64_t> jobs(jobs_.size());
+    std::iota(jobs.begin(), jobs.end(), 0);
+    const auto end = jobs.begin() + static_cast<std::ptrdiff_t>(std::min(count, jobs.size()));
+    std::partial_sort(jobs.begin(), end, jobs.end(), [&](int64_t a, int64_t b) { return products[a] > products[b]; });
+    jobs.erase(end, jobs.end());
+    return jobs;
   }
 
   // What fails meanwhile is prepared in vain.
