@@ -15,13 +15,13 @@
 
 #include <stdint.h>
 
+#include "attention/cpu_tiles/element.h"
+
 namespace warpweave::cpu_tiles {
 
 constexpr int kBlockTokens = 64;
 constexpr int kDimPadding = 32;  // head dims are padded with zeros to a multiple
 constexpr int kMaxDim = 576;  // of latent rows; all others have at most 512
-
-enum class Element : uint8_t { f32, bf16, f16, fp8_e4m3, fp8_e5m2, fp4_e2m1 };
 
 struct BlockRows {
   const char* rows[kBlockTokens];              // of this head; entries outside [first, end) unset

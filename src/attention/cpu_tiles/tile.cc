@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "attention/cpu_tiles/element_of.h"
 #include "kv/latent_token.h"
 
 namespace warpweave::cpu_tiles {
@@ -14,20 +15,6 @@ namespace {
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
 int round_up(int value, int step) { return (value + step - 1) / step * step; }
-
-Element element_of(KvFormat format) {
-  switch (format) {
-    case KvFormat::f32: return Element::f32;
-    case KvFormat::bf16: return Element::bf16;
-    case KvFormat::f16: return Element::f16;
-    case KvFormat::fp8_e4m3: return Element::fp8_e4m3;
-    case KvFormat::fp8_e5m2: return Element::fp8_e5m2;
-    case KvFormat::fp4_e2m1: return Element::fp4_e2m1;
-    case KvFormat::fp8_ds_mla:
-    case KvFormat::fp4_mla: return Element::bf16;  // as widen_packed leaves them
-  }
-  return Element::f32;
-}
 
 bool fits_bf16(KvFormat format) { return format != KvFormat::f32 && format != KvFormat::f16; }
 

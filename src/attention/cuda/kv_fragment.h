@@ -10,13 +10,12 @@
 // `widen<j>` gives nibbles j and j + 4 of a word.
 #pragma once
 
+#include "attention/cuda/element_type.h"
 #include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 
 using ptx::u32;
-
-enum class KvStorage { same16, e4m3, e5m2, e2m1 };
 
 template <class Element, KvStorage kStorage>
 struct KvFragment;

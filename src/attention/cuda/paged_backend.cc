@@ -46,9 +46,9 @@ KernelShape shape_of(const AttentionCall& call) {
   const int64_t pair = 2 * call.head_dim;
   shape.head_pairs = call.num_kv_heads % 2 == 0 && call.k.head_stride == call.head_dim &&
                      call.k.token_stride % pair == 0 && call.k.page_stride % pair == 0;
-  if (call.k.format == KvFormat::fp8_e4m3) shape.kv = KvType::e4m3;
-  if (call.k.format == KvFormat::fp8_e5m2) shape.kv = KvType::e5m2;
-  if (call.k.format == KvFormat::fp4_e2m1) shape.kv = KvType::e2m1;
+  if (call.k.format == KvFormat::fp8_e4m3) shape.kv = KvStorage::e4m3;
+  if (call.k.format == KvFormat::fp8_e5m2) shape.kv = KvStorage::e5m2;
+  if (call.k.format == KvFormat::fp4_e2m1) shape.kv = KvStorage::e2m1;
   return shape;
 }
 
@@ -95,7 +95,7 @@ AttentionParams params_of(const ForwardBatch& batch, const AttentionCall& call) 
 }
 
 // Of an element, without block scales.
-int kv_bits(KvType kv) { return kv == KvType::same16 ? 16 : kv == KvType::e2m1 ? 4 : 8; }
+int kv_bits(KvStorage kv) { return kv == KvStorage::same16 ? 16 : kv == KvStorage::e2m1 ? 4 : 8; }
 
 int head_token_bytes(const KernelShape& shape) { return 2 * shape.head_dim * kv_bits(shape.kv) / 8; }
 

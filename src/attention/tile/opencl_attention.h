@@ -23,6 +23,12 @@ struct OpenClOptions {
 std::unique_ptr<AttentionBackend> create_opencl_attention(const BackendContext& context,
                                                           const OpenClOptions& options);
 
+// What a name registers.
+template <const Caps& kCaps>
+std::unique_ptr<AttentionBackend> create_opencl(const BackendContext& context) {
+  return create_opencl_attention(context, {.caps = &kCaps});
+}
+
 // Whether such a backend can run on this machine; if not, why, and what to install.
 Status probe_opencl(Probe probe);
 

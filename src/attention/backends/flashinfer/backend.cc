@@ -4,21 +4,8 @@
 #include "attention/cuda/paged_backend.h"
 #include "attention/registry.h"
 
-namespace warpweave::flashinfer {
-namespace {
-
-constexpr cuda::KernelFamily kKernels = {cuda::sm80_decode_layout, cuda::sm80_decode,
-                                         cuda::sm80_extend_layout, cuda::sm80_extend};
-
-std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
-  return std::make_unique<cuda::PagedCudaBackend>(kCaps, kKernels, context);
-}
-
-}  // namespace
-}  // namespace warpweave::flashinfer
-
 namespace warpweave {
-WW_REGISTER_ATTENTION_BACKEND(flashinfer, flashinfer::kCaps, flashinfer::create)
+WW_REGISTER_ATTENTION_BACKEND(flashinfer, flashinfer::kCaps, cuda::create_paged<flashinfer::kCaps, cuda::kSm80Kernels>)
 WW_REGISTER_ATTENTION_BACKEND(flashinfer_mla, flashinfer::kMlaCaps,
                               cuda::create_mla<flashinfer::kMlaCaps, flashinfer::kMla.choice>)
 }

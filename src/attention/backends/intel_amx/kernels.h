@@ -19,6 +19,8 @@
 
 #include <stdint.h>
 
+#include "attention/cpu_tiles/element.h"
+
 namespace warpweave::intel_amx {
 
 constexpr int kBlockTokens = 64;
@@ -31,7 +33,7 @@ constexpr int kFewRows = 8;          // KernelSet::few_rows takes up to this man
 // probabilities are up to 2^kMaxSlack and nothing accumulated has to be rescaled.
 constexpr float kMaxSlack = 8;
 
-enum class Element : uint8_t { f32, bf16, f16, e4m3, e5m2, e2m1 };
+using cpu_tiles::Element;
 
 // The K, then the V rows of the tokens that come next, fetched towards L2 a few lines at a time
 // during the work on the present ones: a burst of misses takes all the miss buffers of L1, and then

@@ -67,12 +67,12 @@ struct Vec {
       return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_128(src)), 16))};
     } else if constexpr (E == Element::f16) {
       return {_mm256_cvtph_ps(load_128(src))};
-    } else if constexpr (E == Element::e2m1) {
+    } else if constexpr (E == Element::fp4_e2m1) {
       return e2m1(src) * set1(e4m3_to_f32(*scales));
     } else {
       const __m128i codes =
           _mm_cvtepu8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(src)));
-      return E == Element::e5m2 ? Vec{_mm256_cvtph_ps(_mm_slli_epi16(codes, 8))} : e4m3(codes);
+      return E == Element::fp8_e5m2 ? Vec{_mm256_cvtph_ps(_mm_slli_epi16(codes, 8))} : e4m3(codes);
     }
   }
   [[gnu::always_inline]] static void transpose(Vec* rows) {

@@ -16,9 +16,9 @@ struct MacPairs {
 
 void few_rows_pairs(const FewRowsArgs& args) {
   switch (args.k.element) {
-    case Element::e4m3: return few_rows_of<Vec, MacPairs, LoadFp8<Element::e4m3>>(args);
-    case Element::e5m2: return few_rows_of<Vec, MacPairs, LoadFp8<Element::e5m2>>(args);
-    case Element::e2m1: return few_rows_of<Vec, MacPairs, LoadFp4>(args);
+    case Element::fp8_e4m3: return few_rows_of<Vec, MacPairs, LoadFp8<Element::fp8_e4m3>>(args);
+    case Element::fp8_e5m2: return few_rows_of<Vec, MacPairs, LoadFp8<Element::fp8_e5m2>>(args);
+    case Element::fp4_e2m1: return few_rows_of<Vec, MacPairs, LoadFp4>(args);
     default: return few_rows_of<Vec, MacPairs, LoadBf16>(args);
   }
 }

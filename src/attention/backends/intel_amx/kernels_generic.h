@@ -226,9 +226,9 @@ struct LoadF32 {
   template <bool kFull>
   static V load(const BlockRows& block, int token, int d) {
     constexpr int kBits = E == Element::f32 ? 32 : E == Element::bf16 || E == Element::f16 ? 16
-                          : E == Element::e2m1 ? 4 : 8;
+                          : E == Element::fp4_e2m1 ? 4 : 8;
     if (!kFull && (token >= block.count || d >= block.dim)) return V::zero();
-    const uint8_t* scales = E == Element::e2m1 ? scales_of(block, token) + d / 16 : nullptr;
+    const uint8_t* scales = E == Element::fp4_e2m1 ? scales_of(block, token) + d / 16 : nullptr;
     const char* src = row_of(block, token) + d * kBits / 8;
     if (kFull || d + V::kWidth <= block.dim) return V::template load_as<E>(src, scales);
     alignas(64) char copy[V::kWidth * 4] = {};
@@ -272,9 +272,9 @@ void pack_k_f32(const BlockRows& block, uint32_t* out, Prefetch& prefetch) {
     case Element::f32: return pack_k<V, LoadF32<V, Element::f32>>(block, out, prefetch);
     case Element::bf16: return pack_k<V, LoadF32<V, Element::bf16>>(block, out, prefetch);
     case Element::f16: return pack_k<V, LoadF32<V, Element::f16>>(block, out, prefetch);
-    case Element::e4m3: return pack_k<V, LoadF32<V, Element::e4m3>>(block, out, prefetch);
-    case Element::e5m2: return pack_k<V, LoadF32<V, Element::e5m2>>(block, out, prefetch);
-    case Element::e2m1: return pack_k<V, LoadF32<V, Element::e2m1>>(block, out, prefetch);
+    case Element::fp8_e4m3: return pack_k<V, LoadF32<V, Element::fp8_e4m3>>(block, out, prefetch);
+    case Element::fp8_e5m2: return pack_k<V, LoadF32<V, Element::fp8_e5m2>>(block, out, prefetch);
+    case Element::fp4_e2m1: return pack_k<V, LoadF32<V, Element::fp4_e2m1>>(block, out, prefetch);
   }
 }
 
@@ -284,9 +284,9 @@ void pack_v_f32(const BlockRows& block, uint32_t* out, Prefetch& prefetch) {
     case Element::f32: return pack_v<V, LoadF32<V, Element::f32>>(block, out, prefetch);
     case Element::bf16: return pack_v<V, LoadF32<V, Element::bf16>>(block, out, prefetch);
     case Element::f16: return pack_v<V, LoadF32<V, Element::f16>>(block, out, prefetch);
-    case Element::e4m3: return pack_v<V, LoadF32<V, Element::e4m3>>(block, out, prefetch);
-    case Element::e5m2: return pack_v<V, LoadF32<V, Element::e5m2>>(block, out, prefetch);
-    case Element::e2m1: return pack_v<V, LoadF32<V, Element::e2m1>>(block, out, prefetch);
+    case Element::fp8_e4m3: return pack_v<V, LoadF32<V, Element::fp8_e4m3>>(block, out, prefetch);
+    case Element::fp8_e5m2: return pack_v<V, LoadF32<V, Element::fp8_e5m2>>(block, out, prefetch);
+    case Element::fp4_e2m1: return pack_v<V, LoadF32<V, Element::fp4_e2m1>>(block, out, prefetch);
   }
 }
 

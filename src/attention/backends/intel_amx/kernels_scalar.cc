@@ -60,7 +60,7 @@ struct Vec {
   static Vec load_as(const char* src, const uint8_t* scales) {
     if constexpr (E == Element::f32) return load(reinterpret_cast<const float*>(src));
     Vec r = zero();
-    const float scale = E == Element::e2m1 ? e4m3_to_f32(*scales) : 1;
+    const float scale = E == Element::fp4_e2m1 ? e4m3_to_f32(*scales) : 1;
     for (int i = 0; i < 4; ++i) r.v[i] = decode<E>(src, i) * scale;
     return r;
   }
@@ -86,9 +86,9 @@ struct Vec {
   template <Element E>
   static float decode(const char* src, int i) {
     const uint8_t* bytes = reinterpret_cast<const uint8_t*>(src);
-    if constexpr (E == Element::e2m1) return e2m1_to_f32(bytes[i / 2] >> i % 2 * 4);
-    if constexpr (E == Element::e4m3) return kE4m3Table.values[bytes[i]];
-    if constexpr (E == Element::e5m2) return kE5m2Table.values[bytes[i]];
+    if constexpr (E == Element::fp4_e2m1) return e2m1_to_f32(bytes[i / 2] >> i % 2 * 4);
+    if constexpr (E == Element::fp8_e4m3) return kE4m3Table.values[bytes[i]];
+    if constexpr (E == Element::fp8_e5m2) return kE5m2Table.values[bytes[i]];
     uint16_t bits;
     memcpy(&bits, src + 2 * i, 2);
     return E == Element::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);

@@ -34,7 +34,7 @@ struct WidenFp8 {
   __m512i low[2], high[2];
 
   WidenFp8() {
-    const Fp8Table& table = E == Element::e4m3 ? kE4m3Bytes : kE5m2Bytes;
+    const Fp8Table& table = E == Element::fp8_e4m3 ? kE4m3Bytes : kE5m2Bytes;
     for (int i = 0; i < 2; ++i) {
       low[i] = _mm512_load_si512(table.low + 64 * i);
       high[i] = _mm512_load_si512(table.high + 64 * i);
@@ -137,7 +137,7 @@ struct LoadFp4 {
   };
   template <bool kFull>
   static void v_units(const BlockRows& block, int pair, int d, Vec (*out)[kVectors]) {
-    using Load = LoadF32<Vec, Element::e2m1>;
+    using Load = LoadF32<Vec, Element::fp4_e2m1>;
     for (int c = 0; c < kVectors; ++c) {
       out[0][c] = pair_of(Load::template load<kFull>(block, 2 * pair, d + 16 * c),
                           Load::template load<kFull>(block, 2 * pair + 1, d + 16 * c));
@@ -148,18 +148,18 @@ struct LoadFp4 {
 // What a bf16 tier serves; see kernels.h.
 inline void pack_k_pairs(const BlockRows& block, uint32_t* out, Prefetch& prefetch) {
   switch (block.element) {
-    case Element::e4m3: return pack_k<Vec, LoadFp8<Element::e4m3>>(block, out, prefetch);
-    case Element::e5m2: return pack_k<Vec, LoadFp8<Element::e5m2>>(block, out, prefetch);
-    case Element::e2m1: return pack_k<Vec, LoadFp4>(block, out, prefetch);
+    case Element::fp8_e4m3: return pack_k<Vec, LoadFp8<Element::fp8_e4m3>>(block, out, prefetch);
+    case Element::fp8_e5m2: return pack_k<Vec, LoadFp8<Element::fp8_e5m2>>(block, out, prefetch);
+    case Element::fp4_e2m1: return pack_k<Vec, LoadFp4>(block, out, prefetch);
     default: return pack_k<Vec, LoadBf16>(block, out, prefetch);
   }
 }
 
 inline void pack_v_pairs(const BlockRows& block, uint32_t* out, Prefetch& prefetch) {
   switch (block.element) {
-    case Element::e4m3: return pack_v<Vec, LoadFp8<Element::e4m3>>(block, out, prefetch);
-    case Element::e5m2: return pack_v<Vec, LoadFp8<Element::e5m2>>(block, out, prefetch);
-    case Element::e2m1: return pack_v<Vec, LoadFp4>(block, out, prefetch);
+    case Element::fp8_e4m3: return pack_v<Vec, LoadFp8<Element::fp8_e4m3>>(block, out, prefetch);
+    case Element::fp8_e5m2: return pack_v<Vec, LoadFp8<Element::fp8_e5m2>>(block, out, prefetch);
+    case Element::fp4_e2m1: return pack_v<Vec, LoadFp4>(block, out, prefetch);
     default: return pack_v<Vec, LoadBf16>(block, out, prefetch);
   }
 }

@@ -9,6 +9,8 @@
 #include <numbers>
 #include <utility>
 
+#include "attention/cpu_tiles/element_of.h"
+
 namespace warpweave::intel_amx {
 namespace {
 
@@ -19,20 +21,6 @@ constexpr int kChunkBlocks = kChunkTokens / kBlockTokens;
 constexpr int kPackStepsPerLine = 4, kFewRowsStepsPerLine = 16;
 
 int round_up(int value, int step) { return (value + step - 1) / step * step; }
-
-Element element_of(KvFormat format) {
-  switch (format) {
-    case KvFormat::f32: return Element::f32;
-    case KvFormat::bf16: return Element::bf16;
-    case KvFormat::f16: return Element::f16;
-    case KvFormat::fp8_e4m3: return Element::e4m3;
-    case KvFormat::fp8_e5m2: return Element::e5m2;
-    case KvFormat::fp4_e2m1: return Element::e2m1;
-    case KvFormat::fp8_ds_mla:
-    case KvFormat::fp4_mla: return Element::bf16;  // as TokenAddresses leaves them
-  }
-  return Element::f32;
-}
 
 float head_scale(const KvPoolView& pool, int kv_head) {
   return pool.head_scales == nullptr ? 1.0f : pool.head_scales[kv_head];
@@ -55,13 +43,13 @@ void AlignedBuffer::reserve(size_t units) {
 
 LayerShape::LayerShape(const KernelSet& set, const ForwardBatch& forward_batch,
                        const AttentionCall& attention_call)
-    : kernels(&set), batch(&forward_batch), call(&attention_call), element(element_of(call->k.format)) {
+    : kernels(&set), batch(&forward_batch), call(&attention_call), element(cpu_tiles::element_of(call->k.format)) {
   assert(call->num_kv_heads > 0 && call->num_q_heads % call->num_kv_heads == 0);
   assert(call->k.format == call->v.format);
   group = call->num_q_heads / call->num_kv_heads;
   padded_dim = round_up(call->head_dim, kHeadDimPadding);
   // Columns of fp8 are widened 64 at a time.
-  const bool wide = kernels->bf16_pairs && (element == Element::e4m3 || element == Element::e5m2);
+  const bool wide = kernels->bf16_pairs && (element == Element::fp8_e4m3 || element == Element::fp8_e5m2);
   padded_v_dim = round_up(call->v_head_dim, wide ? 2 * kHeadDimPadding : kHeadDimPadding);
   depth = kernels->bf16_pairs ? padded_dim / 2 : padded_dim;
   v_block = padded_v_dim * (kernels->bf16_pairs ? kBlockTokens / 2 : kBlockTokens);

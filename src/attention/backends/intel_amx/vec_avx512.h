@@ -66,12 +66,12 @@ struct Vec {
       return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_256(src)), 16))};
     } else if constexpr (E == Element::f16) {
       return {_mm512_cvtph_ps(load_256(src))};
-    } else if constexpr (E == Element::e2m1) {
+    } else if constexpr (E == Element::fp4_e2m1) {
       return e2m1(src) * set1(e4m3_to_f32(*scales));
     } else {
       const __m256i codes =
           _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(src)));
-      return E == Element::e5m2 ? Vec{_mm512_cvtph_ps(_mm256_slli_epi16(codes, 8))} : e4m3(codes);
+      return E == Element::fp8_e5m2 ? Vec{_mm512_cvtph_ps(_mm256_slli_epi16(codes, 8))} : e4m3(codes);
     }
   }
 

@@ -3,18 +3,8 @@
 #include "attention/registry.h"
 #include "attention/tile/opencl_attention.h"
 
-namespace warpweave::intel_xpu {
-namespace {
-
-std::unique_ptr<AttentionBackend> create(const BackendContext& context) {
-  return tile::create_opencl_attention(context, {.caps = &kCaps});
-}
-
-}  // namespace
-}  // namespace warpweave::intel_xpu
-
 namespace warpweave {
 BackendRegistration register_attention_intel_xpu() {
-  return {&intel_xpu::kCaps, intel_xpu::create, tile::probe_opencl};
+  return {&intel_xpu::kCaps, tile::create_opencl<intel_xpu::kCaps>, tile::probe_opencl};
 }
 }  // namespace warpweave

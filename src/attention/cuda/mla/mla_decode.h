@@ -12,11 +12,12 @@
 
 #include <cstddef>
 
+#include "attention/cuda/element_type.h"
 #include "attention/cuda/mla/mla_params.h"
 
 namespace warpweave::cuda {
 
-enum class MlaElement { bf16, f16 };
+using MlaElement = ElementType;
 enum class MlaFamily {
   wgmma,  // sm_90a: sm90_mla.cuh
   mma,    // sm_80 and later: sm80_mla.cuh

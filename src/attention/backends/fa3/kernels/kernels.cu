@@ -10,7 +10,7 @@ namespace warpweave::cuda {
 namespace {
 
 bool multiplies_fp8(const KernelShape& shape, const AttentionParams& p, int max_q_len) {
-  return shape.kv == KvType::e4m3 && p.tree_mask == nullptr &&
+  return shape.kv == KvStorage::e4m3 && p.tree_mask == nullptr &&
          fa3::kFp8Products.apply(KvFormat::fp8_e4m3, shape.head_dim, p.page_size, max_q_len);
 }
 
@@ -24,7 +24,7 @@ bool takes_tall_tiles(const KernelShape& shape, const AttentionParams& p, int ma
 }
 
 bool multiplies_16_bits(const KernelShape& shape, const AttentionParams& p) {
-  return shape.kv == KvType::same16 && p.tree_mask == nullptr;
+  return shape.kv == KvStorage::same16 && p.tree_mask == nullptr;
 }
 
 Sm90Source pools_source(const AttentionParams& p) { return gathers(p) ? Sm90Source::gather : Sm90Source::boxes; }
@@ -67,7 +67,7 @@ bool favours_short(const AttentionParams& p, int rows, int num_sms) {
 }  // namespace
 
 ShortLayout sm90_short_layout(const KernelShape& shape, const AttentionParams& p, int num_sms) {
-  if (shape.kv != KvType::same16) return {};
+  if (shape.kv != KvStorage::same16) return {};
   const int rows = p.decode_q_len * p.group;
   if (favours_decode(p, rows, num_sms) || !favours_short(p, rows, num_sms)) return {};
   const bool low = rows <= 64 && shape.head_dim != 256;

@@ -10,10 +10,10 @@ DecodeVariant decode_variant_for(const KernelShape& shape, int rows, bool multi_
   const DecodeNeed need = {shape.head_dim, rows, multi_row, shape.head_pairs};
   const bool bf16 = shape.element == ElementType::bf16;
   switch (shape.kv) {
-    case KvType::same16: return (bf16 ? decode_bf16 : decode_f16)(need);
-    case KvType::e4m3: return (bf16 ? decode_bf16_e4m3 : decode_f16_e4m3)(need);
-    case KvType::e5m2: return (bf16 ? decode_bf16_e5m2 : decode_f16_e5m2)(need);
-    case KvType::e2m1: return (bf16 ? decode_bf16_e2m1 : decode_f16_e2m1)(need);
+    case KvStorage::same16: return (bf16 ? decode_bf16 : decode_f16)(need);
+    case KvStorage::e4m3: return (bf16 ? decode_bf16_e4m3 : decode_f16_e4m3)(need);
+    case KvStorage::e5m2: return (bf16 ? decode_bf16_e5m2 : decode_f16_e5m2)(need);
+    case KvStorage::e2m1: return (bf16 ? decode_bf16_e2m1 : decode_f16_e2m1)(need);
   }
   return {};
 }
@@ -21,10 +21,10 @@ DecodeVariant decode_variant_for(const KernelShape& shape, int rows, bool multi_
 ExtendVariant extend_variant_for(const KernelShape& shape, int tile_rows) {
   const bool bf16 = shape.element == ElementType::bf16;
   switch (shape.kv) {
-    case KvType::same16: return (bf16 ? extend_bf16 : extend_f16)(shape.head_dim, tile_rows);
-    case KvType::e4m3: return (bf16 ? extend_bf16_e4m3 : extend_f16_e4m3)(shape.head_dim, tile_rows);
-    case KvType::e5m2: return (bf16 ? extend_bf16_e5m2 : extend_f16_e5m2)(shape.head_dim, tile_rows);
-    case KvType::e2m1: return (bf16 ? extend_bf16_e2m1 : extend_f16_e2m1)(shape.head_dim, tile_rows);
+    case KvStorage::same16: return (bf16 ? extend_bf16 : extend_f16)(shape.head_dim, tile_rows);
+    case KvStorage::e4m3: return (bf16 ? extend_bf16_e4m3 : extend_f16_e4m3)(shape.head_dim, tile_rows);
+    case KvStorage::e5m2: return (bf16 ? extend_bf16_e5m2 : extend_f16_e5m2)(shape.head_dim, tile_rows);
+    case KvStorage::e2m1: return (bf16 ? extend_bf16_e2m1 : extend_f16_e2m1)(shape.head_dim, tile_rows);
   }
   return nullptr;
 }
