@@ -204,8 +204,8 @@ struct Int8IQ4XS : Int8IQ4 {
   }
 };
 
-// Asks for what stands a little further on, a group's share of a block at a time and all of it: a block is read at several
-// places at once, which CPUs do not foresee (of the speed of plain reads q6_k had 48 % without and has 90 % with it, Zen 5).
+// Asks for what stands a little further on, a group's share of a block at a time and all of it: blocks are read at many
+// places at once, which CPUs do not foresee (q6_k had 48 % of the speed of plain reads, and has 90 % with it; Zen 5).
 template <class Panel>
 WW_INLINE void prefetch_share(const Panel* block, int g) {
   constexpr int kAheadBytes = 4096, kLineBytes = 64, kShareBytes = sizeof(Panel) / (Panel::kElements / 32);
