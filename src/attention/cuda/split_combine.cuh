@@ -1,7 +1,7 @@
 // Merges the pieces of cut units (SplitWork) by their log-sum-exps, and writes the rows. Every CTA lists the cut units,
 // and takes in turn a part of one: 16 rows and so many columns that there is a part for each CTA. Where a part has
 // fewer columns than a CTA has warps, several share the pieces of each; the sums are added in an order that depends on
-// the cuts alone. Rows says what a unit's rows are: kValueDim, the columns of O; rows_of(cut), their number; write(cut,
+// the cuts alone. Rows says what a unit's rows are: kValueDim, the columns of O; most_rows(), of any unit; rows_of(cut), their number; write(cut,
 // row, column, sum, total), two columns of one.
 #pragma once
 
@@ -47,7 +47,7 @@ class SplitCombine {
 
   // `cta` of `ctas`.
   WW_DEVICE void run(int cta, int ctas) {
-    const int row_blocks = (work_.tile_rows + 15) / 16, blocks = list_cuts() * row_blocks;
+    const int row_blocks = (rows_.most_rows() + 15) / 16, blocks = list_cuts() * row_blocks;
     int parts = 1;  // of a block
     while (parts * 2 * kLeastCombineTiles * 8 <= Rows::kValueDim && blocks * parts * 2 <= ctas) parts *= 2;
     for (int i = cta; i < blocks * parts; i += ctas) {

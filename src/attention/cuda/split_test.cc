@@ -83,6 +83,7 @@ class Split {
 
   // What SplitCombine asks of Rows.
   static constexpr int kValueDim = kDim;
+  static int most_rows() { return kRows; }
   int rows_of(const SplitCut& cut) const { return rows_of(cut.unit); }
   void write(const SplitCut& cut, int row, int column, const float (&sum)[2], const SplitTotal& total) const {
     for (int i = 0; i < 2; ++i) out(cut.q_begin, cut.unit, row)[column + i] = sum[i] / total.sum;

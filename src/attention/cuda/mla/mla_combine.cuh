@@ -13,6 +13,7 @@ class MlaRows {
 
   WW_DEVICE MlaRows(const MlaParams& p, const SplitWork& work) : p_(p), tile_rows_(work.tile_rows) {}
 
+  WW_DEVICE int most_rows() const { return min(tile_rows_, p_.max_q_len * p_.num_heads); }
   WW_DEVICE int rows_of(const SplitCut& cut) const { return cut.q_len * p_.num_heads - cut.unit * tile_rows_; }
 
   WW_DEVICE void write(const SplitCut& cut, int local, int column, const float (&sum)[2],

@@ -13,6 +13,7 @@ class ShortRows {
 
   WW_DEVICE ShortRows(const AttentionParams& p, const SplitWork& work) : p_(p), work_(work) {}
 
+  WW_DEVICE int most_rows() const { return work_.tile_rows; }
   WW_DEVICE int rows_of(const SplitCut& cut) const { return ShortUnit<C>(p_, work_, cut.unit, cut.q_len).rows; }
 
   WW_DEVICE void write(const SplitCut& cut, int local, int column, const float (&sum)[2],
