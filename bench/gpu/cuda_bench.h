@@ -53,9 +53,11 @@ inline Matrix random_matrix(size_t count, float scale, DType dtype = DType::bf16
   std::normal_distribution<float> normal(0, scale);
   Matrix out = {std::vector<uint16_t>((size_t{1} << 20) + 331), dtype, take(DeviceBuffer::allocate(count * 2, "a benchmark"))};
   for (uint16_t& x : out.block) x = dtype == DType::bf16 ? f32_to_bf16(normal(random)) : f32_to_f16(normal(random));
-  for (size_t i = 0; i < count; i += out.block.size()) {
-    check(cudaMemcpy(out.memory.as<uint16_t>() + i, out.block.data(), std::min(out.block.size(), count - i) * 2,
-                     cudaMemcpyHostToDevice));
+  uint16_t* const to = out.memory.as<uint16_t>();
+  size_t filled = std::min(out.block.size(), count);
+  check(cudaMemcpy(to, out.block.data(), filled * 2, cudaMemcpyHostToDevice));
+  for (; filled < count; filled *= 2) {
+    check(cudaMemcpy(to + filled, to, std::min(filled, count - filled) * 2, cudaMemcpyDeviceToDevice));
   }
   return out;
 }

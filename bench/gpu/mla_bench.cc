@@ -166,6 +166,7 @@ class Bench {
       if (1 << shift == s.page_size) p.page_shift = shift;
     }
     p.scale = 0.0722f;
+    p.earlier_kv_settled = true;  // as in the server
     return p;
   }
 

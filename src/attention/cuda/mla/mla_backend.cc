@@ -51,6 +51,7 @@ MlaParams params_of(const ForwardBatch& batch, const AttentionCall& call) {
   p.page_size = batch.page_size;
   p.page_shift = page_shift_of(batch.page_size);
   p.causal = batch.causal;
+  p.earlier_kv_settled = call.earlier_kv_settled;
   p.scale = call.scale;
   p.kv_scale = call.k.head_scales;
   return p;
@@ -111,6 +112,7 @@ Status MlaBackend::cut(const ForwardBatch& batch, int slice_tokens, MlaParams& p
   slices.page_rows = slices.kv_lens + count;
   if (!cut_) WW_CUDA_RETURN_IF_ERROR(launch_mla_slices(p, batch.num_tokens, slices, stream), "attention slices");
   cut_ = true;
+  p.earlier_kv_settled = false;  // of a slice's earlier tokens, some are this step's
   p.q_indptr = slices.q_indptr;
   p.kv_lens = slices.kv_lens;
   p.page_rows = slices.page_rows;

@@ -15,6 +15,11 @@ WW_DEVICE int split_page_row(const MlaParams& p, int request) {
 }
 WW_DEVICE int split_first_token(const MlaParams&, int, int, int) { return 0; }
 
+// Of a request, the tokens that may be read before the kernel's predecessor has ended.
+WW_DEVICE int mla_settled_tokens(const MlaParams& p, const SplitSegment& s) {
+  return p.earlier_kv_settled ? s.kv_len - s.q_len : 0;
+}
+
 template <MlaFormat kFormat>
 WW_DEVICE float mla_kv_scale(const MlaParams& p) {
   return kFormat == MlaFormat::e4m3 && p.kv_scale != nullptr ? __ldg(p.kv_scale) : 1.0f;

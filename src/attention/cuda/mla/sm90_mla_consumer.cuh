@@ -55,14 +55,14 @@ class Sm90MlaHalf {
   static WW_DEVICE int row_of(int i) { return warp_row() + static_cast<int>(threadIdx.x) % 32 / 4 + i * 8; }
 
   WW_DEVICE void wait_full(MlaRing ring, int part) const {
-    ptx::mbarrier_wait(shared_.full(ring.stage(), part), ring.phase());
+    ptx::mbarrier_wait(shared_.full(ring, part), ring.phase());
     // What threads have copied is not seen by the tensor cores without a fence.
     constexpr bool kCopied = C::kFormat == MlaFormat::same16 ? !C::kBoxes : C::kFormat == MlaFormat::ds_mla;
     if (kCopied && (C::kFormat == MlaFormat::same16 || part == kMlaRopePart)) ptx::fence_proxy_async();
   }
-  WW_DEVICE void release(int stage, int part) const {
+  WW_DEVICE void release(MlaRing ring, int part) const {
     if (threadIdx.x % 32 != 0) return;
-    const ptx::u32 barrier = shared_.empty(stage, part);
+    const ptx::u32 barrier = shared_.empty(ring, part);
     if constexpr (C::kPaired) {
       ptx::mbarrier_arrive_at(barrier, 0);
       ptx::mbarrier_arrive_at(barrier, 1);
@@ -71,6 +71,9 @@ class Sm90MlaHalf {
     }
   }
 
+  // This half of the tile.
+  WW_DEVICE ptx::u32 values() const { return shared_.part(ring_, half_ == 0 ? kMlaLeftPart : kMlaRightPart); }
+
   // Zeroes this half of the rows past the last token: NaN there would survive a zero probability. S of the tile is
   // done.
   WW_DEVICE void clear_tail() const {
@@ -78,7 +81,7 @@ class Sm90MlaHalf {
     if (tile_ < tile_end_ - 1) return;
     const int first = cursor_.segment.kv_len - tile_ * C::kTokens;
     if (first >= C::kTokens) return;
-    const ptx::u32 v = shared_.tile(ring_.stage()) + half_ * 4 * C::kColumnBytes;
+    const ptx::u32 v = values();
     for (int i = max(first, 0) * 8 + thread(); i < C::kTokens * 8; i += 128) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) ptx::clear_shared_16(v + c * C::kColumnBytes + i * 16);
@@ -93,8 +96,7 @@ class Sm90MlaHalf {
   }
 
   WW_DEVICE void multiply_pv(const ptx::u32 (&probability)[4][4]) {
-    const ptx::u32 v = uniform(
-        ptx::wgmma_descriptor(shared_.tile(ring_.stage()) + half_ * 4 * C::kColumnBytes, C::kColumnBytes));
+    const ptx::u32 v = uniform(ptx::wgmma_descriptor(values(), C::kColumnBytes));
 #pragma unroll
     for (int step = 0; step < C::kTokens / 16; ++step) {
 #pragma unroll
@@ -157,26 +159,7 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
     while (this->next_segment()) {
       load_queries();
       softmax_.begin();
-      multiply_qk(s, ring_);
-      ptx::wgmma_wait<0>();
-      fence_registers(s);
-      this->release(ring_.stage(), kMlaRopePart);
-      find_probabilities(tile_, s);
-      pack_probabilities<E>(s, probability);
-      while (tile_ < tile_end_ - 1) {
-        hand_over(probability);
-        multiply_qk(s, {ring_.count + 1});
-        start_out(probability);
-        ptx::wgmma_wait<1>();
-        fence_registers(s);
-        this->release(ring_.stage() ^ 1, kMlaRopePart);
-        find_probabilities(tile_ + 1, s);
-        finish_out();
-        pack_probabilities<E>(s, probability);
-      }
-      hand_over(probability);
-      start_out(probability);
-      finish_out();
+      if constexpr (C::kScoresAhead) run_ahead(s, probability); else run_in_turn(s, probability);
       finish_rows();
     }
   }
@@ -187,6 +170,45 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
   using Qk = ptx::Wgmma<E, C::kTokens>;
   using Base::cursor_, Base::kScores, Base::out_, Base::p_, Base::ring_, Base::row_of, Base::rows, Base::shared_,
       Base::thread, Base::tile_, Base::tile_end_, Base::work_;
+
+  // A tile that is done with before the next one's S begins makes room early for the one after the next.
+  WW_DEVICE void run_in_turn(float (&s)[kScores], ptx::u32 (&probability)[4][4]) {
+    while (tile_ < tile_end_) {
+      multiply_qk(s, ring_);
+      ptx::wgmma_wait<0>();
+      fence_registers(s);
+      this->release(ring_, kMlaRopePart);
+      find_probabilities(tile_, s);
+      pack_probabilities<E>(s, probability);
+      hand_over(probability);
+      start_out(probability);
+      finish_out();
+    }
+  }
+
+  // S of the next tile before O of this one, under whose products the softmax runs then.
+  WW_DEVICE void run_ahead(float (&s)[kScores], ptx::u32 (&probability)[4][4]) {
+    multiply_qk(s, ring_);
+    ptx::wgmma_wait<0>();
+    fence_registers(s);
+    this->release(ring_, kMlaRopePart);
+    find_probabilities(tile_, s);
+    pack_probabilities<E>(s, probability);
+    while (tile_ < tile_end_ - 1) {
+      hand_over(probability);
+      multiply_qk(s, {ring_.count + 1});
+      start_out(probability);
+      ptx::wgmma_wait<1>();
+      fence_registers(s);
+      this->release({ring_.count + 1}, kMlaRopePart);
+      find_probabilities(tile_ + 1, s);
+      finish_out();
+      pack_probabilities<E>(s, probability);
+    }
+    hand_over(probability);
+    start_out(probability);
+    finish_out();
+  }
 
   // Eight threads take 128 bytes of a row; rows that the request does not have are zeros.
   WW_DEVICE void load_queries() {
@@ -218,15 +240,16 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
   // S of the tile at `ring`; in the order in which its parts arrive.
   WW_DEVICE void multiply_qk(float (&s)[kScores], MlaRing ring) const {
     const ptx::u32 q = uniform(ptx::wgmma_descriptor(shared_.q, 16));
-    const ptx::u32 k = uniform(ptx::wgmma_descriptor(shared_.tile(ring.stage()), 16));
 #pragma unroll
     for (int part = 0; part < kMlaParts; ++part) {
+      const ptx::u32 k = uniform(ptx::wgmma_descriptor(shared_.part(ring, part), 16));
       this->wait_full(ring, part);
       ptx::wgmma_fence();
 #pragma unroll
       for (int step = 0; step < mla_columns(part) * 4; ++step) {
-        const int at = (mla_first_column(part) + step / 4) * C::kColumnBytes + step % 4 * 32;
-        Qk::qk(s, ptx::wgmma_advance(q, at), ptx::wgmma_advance(k, at), part + step > 0);
+        const int block = mla_first_column(part) + step / 4, in_block = step % 4 * 32;
+        Qk::qk(s, ptx::wgmma_advance(q, block * C::kColumnBytes + in_block),
+               ptx::wgmma_advance(k, step / 4 * C::kColumnBytes + in_block), part + step > 0);
       }
     }
     ptx::wgmma_commit();
@@ -243,7 +266,7 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
   WW_DEVICE void finish_out() {
     ptx::wgmma_wait<0>();
     fence_registers(out_);
-    this->release(ring_.stage(), kMlaLeftPart);
+    this->release(ring_, kMlaLeftPart);
     ++ring_.count;
     ++tile_;
   }
@@ -347,7 +370,7 @@ class Sm90MlaFollower : Sm90MlaHalf<C> {
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         fence_registers(out_);
-        this->release(ring_.stage(), kMlaRightPart);
+        this->release(ring_, kMlaRightPart);
         ++ring_.count;
       }
       float scale[2];

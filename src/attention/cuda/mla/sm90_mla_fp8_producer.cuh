@@ -28,7 +28,6 @@ class Sm90MlaFp8Producer {
     if (thread_ == 0) cursor.run.begin(work, blockIdx.x);
     while (next_segment(cursor, work)) {
       find_page();
-      ptx::grid_dependency_wait();  // the newest tokens
       begin_tile(true);
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) load(i);
@@ -66,6 +65,7 @@ class Sm90MlaFp8Producer {
     ptx::named_barrier_sync(kOwnBarrier, C::kProducers);
     page_row_ = cursor.segment.page_row;
     kv_len_ = cursor.segment.kv_len;
+    settled_ = mla_settled_tokens(p_, cursor.segment);
     next_ = cursor.segment.tile_begin * C::kTokens;
     left_ = cursor.segment.tile_end - cursor.segment.tile_begin;
     return cursor.segment.tile_end >= 0;
@@ -79,6 +79,7 @@ class Sm90MlaFp8Producer {
   }
   // Turns to the next tile. `exists`: the segment has one.
   WW_DEVICE void begin_tile(bool exists) {
+    if (exists && next_ + C::kTokens > settled_) ptx::grid_dependency_wait();
     const int token = next_ + row();
     from_ = exists && token < kv_len_ ? mla_token_of(p_, page_, token) : nullptr;
     next_ += C::kTokens;
@@ -118,12 +119,13 @@ class Sm90MlaFp8Producer {
     for (int half = 0; half < 2; ++half) {
       ptx::cp_async_16(line(kRopeBlock) + unit(half), has ? from + half * 16 : from, has ? 16 : 0);
     }
-    ptx::cp_async_mbarrier_arrive_noinc(shared_.full(ring_.stage(), kMlaRopePart));
+    ptx::cp_async_mbarrier_arrive_noinc(shared_.full(ring_, kMlaRopePart));
   }
 
   // The token's row of a block of 64 columns, and one of this lane's two 16-byte units in that row.
   WW_DEVICE ptx::u32 line(int block) const {
-    return shared_.tile(ring_.stage()) + block * C::kColumnBytes + row() * 128;
+    const int part = block == kRopeBlock ? kMlaRopePart : block >= mla_first_column(kMlaRightPart) ? kMlaRightPart : kMlaLeftPart;
+    return shared_.part(ring_, part) + (block - mla_first_column(part)) * C::kColumnBytes + row() * 128;
   }
   WW_DEVICE int unit(int half) const { return ((thread_ % 4 * 2 + half) ^ row() % 8) * 16; }
 
@@ -169,11 +171,11 @@ class Sm90MlaFp8Producer {
   }
 
   WW_DEVICE void wait_empty(int part) const {
-    ptx::mbarrier_wait(shared_.empty(ring_.stage(), part), ring_.phase() ^ 1);
+    ptx::mbarrier_wait(shared_.empty(ring_, part), ring_.phase() ^ 1);
   }
   WW_DEVICE void publish(int part) const {
     ptx::fence_proxy_async();
-    ptx::mbarrier_arrive(shared_.full(ring_.stage(), part));
+    ptx::mbarrier_arrive(shared_.full(ring_, part));
   }
 
   const MlaParams& p_;
@@ -181,6 +183,7 @@ class Sm90MlaFp8Producer {
   const int thread_;
   MlaRing ring_;
   int page_row_ = 0, kv_len_ = 0;
+  int settled_ = 0;             // tokens that need no wait
   int next_ = 0;                // the next tile's first token
   int left_ = 0;                // tiles of the segment
   int32_t page_ = 0;            // of the next tile's token, on its way

@@ -20,8 +20,9 @@ class Sm90MlaBoxProducer {
     SplitSegment s;
     while (run.next(p_, work, s)) {
       Box next = find(s, s.tile_begin);
-      ptx::grid_dependency_wait();  // the newest tokens
+      const int settled = mla_settled_tokens(p_, s) / C::kTokens;
       for (int tile = s.tile_begin; tile < s.tile_end; ++tile) {
+        if (tile >= settled) ptx::grid_dependency_wait();
         const Box box = next;
         next = find(s, tile + 1);
         copy<kMlaRopePart>(box);
@@ -55,20 +56,19 @@ class Sm90MlaBoxProducer {
 
   template <int kPart>
   WW_DEVICE void copy(const Box& box) {
-    const int stage = ring_.stage();
-    const ptx::u32 full = shared_.full(stage, kPart);
-    ptx::mbarrier_wait(shared_.empty(stage, kPart), ring_.phase() ^ 1);
+    const ptx::u32 full = shared_.full(ring_, kPart);
+    ptx::mbarrier_wait(shared_.empty(ring_, kPart), ring_.phase() ^ 1);
     if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(full, mla_columns(kPart) * C::kColumnBytes);
     __syncwarp();
     if (!has_box()) return;
-    const ptx::u32 target = shared_.tile(stage) + row() * 128;
+    const ptx::u32 target = shared_.part(ring_, kPart) + row() * 128;
 #pragma unroll
     for (int i = 0; i < mla_columns(kPart); ++i) {
       const int column = mla_first_column(kPart) + i;
       if constexpr (C::kPaired) {
-        ptx::tma_multicast_4d(target + column * C::kColumnBytes, &map_, full, column * 64, box.in_page, 0, box.page, 3);
+        ptx::tma_multicast_4d(target + i * C::kColumnBytes, &map_, full, column * 64, box.in_page, 0, box.page, 3);
       } else {
-        ptx::tma_load_4d(target + column * C::kColumnBytes, &map_, full, column * 64, box.in_page, 0, box.page,
+        ptx::tma_load_4d(target + i * C::kColumnBytes, &map_, full, column * 64, box.in_page, 0, box.page,
                          policy_);
       }
     }
@@ -94,8 +94,9 @@ class Sm90MlaGatherProducer {
     SplitSegment s;
     while (run.next(p_, work, s)) {
       find_pages(s, s.tile_begin);
-      ptx::grid_dependency_wait();
+      const int settled = mla_settled_tokens(p_, s) / C::kTokens;
       for (int tile = s.tile_begin; tile < s.tile_end; ++tile) {
+        if (tile >= settled) ptx::grid_dependency_wait();
         const char* from[kPasses];
 #pragma unroll
         for (int i = 0; i < kPasses; ++i) {
@@ -126,19 +127,19 @@ class Sm90MlaGatherProducer {
 
   template <int kPart>
   WW_DEVICE void copy(const char* const (&from)[kPasses]) {
-    const int stage = ring_.stage(), piece = threadIdx.x % 8;
-    ptx::mbarrier_wait(shared_.empty(stage, kPart), ring_.phase() ^ 1);
+    const int piece = threadIdx.x % 8;
+    ptx::mbarrier_wait(shared_.empty(ring_, kPart), ring_.phase() ^ 1);
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {
-      const ptx::u32 target = shared_.tile(stage) + row(i) * 128 + (piece ^ row(i) % 8) * 16;
+      const ptx::u32 target = shared_.part(ring_, kPart) + row(i) * 128 + (piece ^ row(i) % 8) * 16;
 #pragma unroll
       for (int j = 0; j < mla_columns(kPart); ++j) {
         const int column = mla_first_column(kPart) + j;
         const char* source = from[i] == nullptr ? static_cast<const char*>(p_.kv) : from[i] + column * 128 + piece * 16;
-        ptx::cp_async_16(target + column * C::kColumnBytes, source, from[i] == nullptr ? 0 : 16);
+        ptx::cp_async_16(target + j * C::kColumnBytes, source, from[i] == nullptr ? 0 : 16);
       }
     }
-    ptx::cp_async_mbarrier_arrive_noinc(shared_.full(stage, kPart));
+    ptx::cp_async_mbarrier_arrive_noinc(shared_.full(ring_, kPart));
   }
 
   const MlaParams& p_;

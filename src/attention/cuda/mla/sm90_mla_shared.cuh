@@ -10,6 +10,12 @@
 
 namespace warpweave::cuda {
 
+// A KV tile is copied, waited for and released in parts, so that the next one's first part is on its way while the last
+// one is still multiplied: the rope columns, which S alone reads, then the right and the left half of the latent ones.
+enum MlaPart { kMlaRopePart = 0, kMlaRightPart = 1, kMlaLeftPart = 2, kMlaParts = 3 };
+constexpr int mla_first_column(int part) { return part == kMlaRopePart ? 8 : part == kMlaRightPart ? 4 : 0; }
+constexpr int mla_columns(int part) { return part == kMlaRopePart ? 1 : 4; }
+
 template <class Element_, MlaFormat kFormat_, bool kBoxes_, bool kPaired_>
 struct Sm90MlaConfig {
   using Element = Element_;
@@ -36,13 +42,16 @@ struct Sm90MlaConfig {
   static constexpr int kSmemBytes = 3 * kTileBytes + kProbabilityBytes + 128 * 8 + 512 + 1024;
   static_assert(kSmemBytes <= 227 * 1024);
   static constexpr float kRescaleThreshold = 8;
+  // Where codes are widened, room for a tile is not what is waited for.
+  static constexpr bool kScoresAhead = kFormat != MlaFormat::same16;
 };
 
-// A KV tile is copied, waited for and released in parts, so that the next one's first part is on its way while the last
-// one is still multiplied: the rope columns, which S alone reads, then the right and the left half of the latent ones.
-enum MlaPart { kMlaRopePart = 0, kMlaRightPart = 1, kMlaLeftPart = 2, kMlaParts = 3 };
-constexpr int mla_first_column(int part) { return part == kMlaRopePart ? 8 : part == kMlaRightPart ? 4 : 0; }
-constexpr int mla_columns(int part) { return part == kMlaRopePart ? 1 : 4; }
+// The n-th KV tile of a CTA stands in stage n % 2, in round n / 2.
+struct MlaRing {
+  int count = 0;
+  WW_DEVICE int stage() const { return count & 1; }
+  WW_DEVICE int phase() const { return count >> 1 & 1; }
+};
 
 template <class C>
 struct Sm90MlaShared {
@@ -59,28 +68,22 @@ struct Sm90MlaShared {
     cursors = reinterpret_cast<MlaCursor*>(base + kFactors + 128 * 8 + 128);
     static_assert(128 + 3 * sizeof(MlaCursor) <= 512 && 2 * C::kStages * kMlaParts * 8 <= 128);
   }
-  WW_DEVICE ptx::u32 full(int stage, int part) const { return barriers + (stage * kMlaParts + part) * 8; }
-  WW_DEVICE ptx::u32 empty(int stage, int part) const {
-    return barriers + ((C::kStages + stage) * kMlaParts + part) * 8;
+  WW_DEVICE ptx::u32 full(MlaRing ring, int part) const {
+    return barriers + (ring.stage() * kMlaParts + part) * 16;
   }
-  WW_DEVICE ptx::u32 tile(int stage) const { return kv + stage * C::kTileBytes; }
+  WW_DEVICE ptx::u32 empty(MlaRing ring, int part) const { return full(ring, part) + 8; }
+  // Where a part of the tile stands: block after block of 64 columns.
+  WW_DEVICE ptx::u32 part(MlaRing ring, int part) const {
+    return kv + ring.stage() * C::kTileBytes + mla_first_column(part) * C::kColumnBytes;
+  }
 
   WW_DEVICE void init_barriers() const {
-    for (int stage = 0; stage < C::kStages; ++stage) {
-      for (int part = 0; part < kMlaParts; ++part) {
-        ptx::mbarrier_init(full(stage, part), C::kBoxes ? 1 : C::kProducers);
-        ptx::mbarrier_init(empty(stage, part), C::kPaired ? 8 : 4);  // warps of one warpgroup of each CTA
-      }
+    for (int i = 0; i < C::kStages * kMlaParts; ++i) {
+      ptx::mbarrier_init(barriers + i * 16, C::kBoxes ? 1 : C::kProducers);
+      ptx::mbarrier_init(barriers + i * 16 + 8, C::kPaired ? 8 : 4);  // warps of one warpgroup of each CTA
     }
     ptx::mbarrier_init_fence();
   }
-};
-
-// The n-th KV tile of a CTA stands in stage n % 2, in round n / 2.
-struct MlaRing {
-  int count = 0;
-  WW_DEVICE int stage() const { return count & 1; }
-  WW_DEVICE int phase() const { return count >> 1 & 1; }
 };
 
 }  // namespace warpweave::cuda

@@ -53,13 +53,13 @@ class MlaProblem {
     return token(slot_of(request, token_index), MlaFault::none);
   }
   float value_of(uint16_t bits) const;  // of the element type
+  int64_t slot_of(int request, int token) const;  // in the pool
 
  private:
   void make_pages();
   void make_pool();
   void make_tree();
   uint16_t bits_of(float value) const;
-  int64_t slot_of(int request, int token) const;
   void store_token(int64_t slot, const std::vector<float>& values);
   // The 576 numbers as a kernel is to see them.
   std::vector<double> token(int64_t slot, MlaFault fault) const;
