@@ -65,7 +65,7 @@ struct MlaParams {
   int page_size = 1;
   int page_shift = 0;              // log2(page_size), or -1
   bool causal = true;
-  bool earlier_kv_settled = false;  // AttentionCall's; with it, tokens before a request's q_len last ones are read early
+  bool earlier_kv_settled = false;  // AttentionCall's: tokens before a request's last q_len may be read early
   float scale = 1;                 // of q.k
   const float* kv_scale = nullptr;  // of the tensor, for e4m3; null: 1, as for all other formats
 };

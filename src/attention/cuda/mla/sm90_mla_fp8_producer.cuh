@@ -124,7 +124,9 @@ class Sm90MlaFp8Producer {
 
   // The token's row of a block of 64 columns, and one of this lane's two 16-byte units in that row.
   WW_DEVICE ptx::u32 line(int block) const {
-    const int part = block == kRopeBlock ? kMlaRopePart : block >= mla_first_column(kMlaRightPart) ? kMlaRightPart : kMlaLeftPart;
+    const int part = block == kRopeBlock                           ? kMlaRopePart
+                     : block >= mla_first_column(kMlaRightPart) ? kMlaRightPart
+                                                                 : kMlaLeftPart;
     return shared_.part(ring_, part) + (block - mla_first_column(part)) * C::kColumnBytes + row() * 128;
   }
   WW_DEVICE int unit(int half) const { return ((thread_ % 4 * 2 + half) ^ row() % 8) * 16; }
