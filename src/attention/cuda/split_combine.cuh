@@ -1,8 +1,8 @@
 // Merges the pieces of cut units (SplitWork) by their log-sum-exps, and writes the rows. Every CTA lists the cut units,
 // and takes in turn a part of one: 16 rows and so many columns that there is a part for each CTA. Where a part has
 // fewer columns than a CTA has warps, several share the pieces of each; the sums are added in an order that depends on
-// the cuts alone. Rows says what a unit's rows are: kValueDim, the columns of O; most_rows(), of any unit; rows_of(cut),
-// their number; write(cut, row, column, sum, total), two columns of one.
+// the cuts alone. Rows says what a unit's rows are: kValueDim, the columns of O; most_rows(), of any unit;
+// rows_of(cut), their number; write(cut, row, column, sum, total), two columns of one.
 #pragma once
 
 #include "attention/cuda/split_run.cuh"
