@@ -3,10 +3,12 @@ that a noisy moment hits everyone; medians over --rounds. Every other round asks
 order. A shared machine's memory may run at different speeds from one minute to the next: --batches 1
 with many rounds compares decode closely, and the last line is the median of the rounds' own ratios.
 
-Per peer and batch size b it times b fresh random prompts of 512 tokens with 1 and with 128 new
+Per peer and batch size b it times b fresh random prompts of 512 tokens (--prompt) with 1 and with 128 new
 tokens (greedy, end of sequence ignored, no prefix reuse):
+--clock cpu counts the seconds that a peer's processors worked instead of those that went by: with --threads 1 for a machine
+that others use, too.
 With a GGUF format among --dtypes (q8_0, q4_0, q4_1, q4_k, q6_k) llama.cpp and warpweave serve the same file.
-  prefill tok/s = b * 512 / t(1)          decode tok/s = b * 127 / (t(128) - t(1))
+  prefill tok/s = b * prompt / t(1)          decode tok/s = b * 127 / (t(128) - t(1))
 """
 import argparse
 import concurrent.futures
@@ -25,7 +27,7 @@ import random_deepseek
 import random_llama
 import random_qwen3_moe
 
-PROMPT_TOKENS, NEW_TOKENS, VOCAB = 512, 128, 32000
+NEW_TOKENS, VOCAB = 128, 32000
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -45,14 +47,14 @@ class HttpPeer:
 
 
 class LlamaCpp(HttpPeer):
-    def __init__(self, paths, dtype, threads):
+    def __init__(self, paths, dtype, threads, slots):
         import xllamacpp
         params = xllamacpp.CommonParams()
         params.model.path = str(paths["gguf"])
         params.cpuparams.n_threads = threads
         params.cpuparams_batch.n_threads = threads
-        params.n_ctx = 8 * 1024
-        params.n_parallel = 8
+        params.n_parallel = slots
+        params.n_ctx = slots * 1024
         params.warmup = True
         params.verbosity = 1
         self.server = xllamacpp.Server(params)
@@ -66,7 +68,7 @@ class LlamaCpp(HttpPeer):
 
 
 class CTranslate2:
-    def __init__(self, paths, dtype, threads):
+    def __init__(self, paths, dtype, threads, _):
         import ctranslate2
         kind = {"f32": "float32", "bf16": "bfloat16"}[dtype]
         if kind not in ctranslate2.get_supported_compute_types("cpu"):
@@ -84,7 +86,7 @@ class CTranslate2:
 
 
 class Torch:
-    def __init__(self, paths, dtype, threads):
+    def __init__(self, paths, dtype, threads, _):
         import torch
         import transformers
         torch.set_num_threads(threads)
@@ -104,7 +106,7 @@ class Torch:
 
 
 class Warpweave(HttpPeer):
-    def __init__(self, paths, dtype, threads):
+    def __init__(self, paths, dtype, threads, _):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -137,6 +139,17 @@ class Warpweave(HttpPeer):
         self.process.wait()
 
 
+def spent_s(clock, peer):
+    """By `clock`; cpu: of the peer, which asks itself in this process."""
+    if clock == "wall":
+        return time.perf_counter()
+    seconds = time.process_time()
+    if isinstance(peer, Warpweave):
+        stat = pathlib.Path(f"/proc/{peer.process.pid}/stat").read_text().rpartition(")")[2].split()
+        seconds += (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds
+
+
 MODELS = {"llama": random_llama, "deepseek": random_deepseek, "qwen3-moe": random_qwen3_moe}
 PEERS = {"llama.cpp": LlamaCpp, "ctranslate2": CTranslate2, "torch": Torch, "warpweave": Warpweave}
 
@@ -144,7 +157,7 @@ PEERS = {"llama.cpp": LlamaCpp, "ctranslate2": CTranslate2, "torch": Torch, "war
 def worker(args):
     """Answers {"batch", "new_tokens", "seed"} lines with {"seconds"} lines."""
     try:
-        peer = PEERS[args.worker](json.loads(args.paths), args.dtype, args.threads)
+        peer = PEERS[args.worker](json.loads(args.paths), args.dtype, args.threads, max(batches_of(args)))
     except Exception as error:  # the driver prints it and goes on without this peer
         print(json.dumps({"error": str(error)}), flush=True)
         return
@@ -152,22 +165,22 @@ def worker(args):
     for line in sys.stdin:
         ask = json.loads(line)
         rng = random.Random(ask["seed"])
-        prompts = [[rng.randrange(300, VOCAB) for _ in range(PROMPT_TOKENS)]
+        prompts = [[rng.randrange(300, VOCAB) for _ in range(args.prompt)]
                    for _ in range(ask["batch"])]
-        start = time.perf_counter()
+        start = spent_s(args.clock, peer)
         peer.generate(prompts, ask["new_tokens"])
-        print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
+        print(json.dumps({"seconds": spent_s(args.clock, peer) - start}), flush=True)
     if hasattr(peer, "close"):
         peer.close()
 
 
 class Worker:
-    def __init__(self, name, paths, dtype, threads):
+    def __init__(self, name, paths, dtype, args):
         self.process = subprocess.Popen(
             [sys.executable, __file__, "--worker", name, "--paths",
              json.dumps({k: str(v) for k, v in paths.items()}), "--dtype", dtype, "--threads",
-             str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env=os.environ | {"OMP_NUM_THREADS": str(threads)})
+             str(args.threads), "--clock", args.clock, "--prompt", str(args.prompt), "--batches", args.batches], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env=os.environ | {"OMP_NUM_THREADS": str(args.threads)})
         first = self.read()
         self.error = first.get("error")
 
@@ -191,6 +204,10 @@ class Worker:
         self.process.wait()
 
 
+def batches_of(args):
+    return [int(b) for b in args.batches.split(",")]
+
+
 def measure(workers, rounds, batches):
     """{peer: [{(batch, new_tokens): seconds}, one a round]}"""
     samples = {name: [] for name in workers}
@@ -206,11 +223,11 @@ def measure(workers, rounds, batches):
     return {name: rounds_of[1:] for name, rounds_of in samples.items()}
 
 
-def rates(seconds):
+def rates(seconds, prompt):
     """{column: tokens per second} of {(batch, new_tokens): seconds}"""
     columns = {}
     if (1, 1) in seconds:
-        columns["prefill b1"] = PROMPT_TOKENS / seconds[1, 1]
+        columns["prefill b1"] = prompt / seconds[1, 1]
     for batch in (1, 8):
         if (batch, 1) in seconds:
             decode_s = seconds[batch, NEW_TOKENS] - seconds[batch, 1]
@@ -220,12 +237,12 @@ def rates(seconds):
     return columns
 
 
-def report(dtype, samples):
-    medians = {name: rates({key: statistics.median(s[key] for s in of_rounds) for key in of_rounds[0]})
+def report(dtype, samples, args):
+    medians = {name: rates({key: statistics.median(s[key] for s in of_rounds) for key in of_rounds[0]}, args.prompt)
                for name, of_rounds in samples.items()}
     columns = list(next(iter(medians.values())))
     line = lambda name, values: print(f"  {name:24}" + "".join(f"{v:>19}" for v in values))
-    print(f"\n{dtype}, tokens/s")
+    print(f"\n{dtype}, tokens/s" + (" of processor time" if args.clock == "cpu" else ""))
     line("", columns)
     for name, row in medians.items():
         line(name, [f"{row[c]:.1f}" for c in columns])
@@ -233,7 +250,7 @@ def report(dtype, samples):
     if "warpweave" in samples and others:
         line("ours / best", [f"{medians['warpweave'][c] / max(medians[o][c] for o in others):.2f}"
                              for c in columns])
-        by_round = [(rates(samples["warpweave"][i]), [rates(samples[o][i]) for o in others])
+        by_round = [(rates(samples["warpweave"][i], args.prompt), [rates(samples[o][i], args.prompt) for o in others])
                     for i in range(len(samples["warpweave"]))]
         line("ours / best, by round", [
             f"{statistics.median(ours[c] / max(o[c] for o in theirs) for ours, theirs in by_round):.2f}"
@@ -250,6 +267,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", default="1,8")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     parser.add_argument("--work-dir", default=str(ROOT / "build" / "peers"))
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--paths", help=argparse.SUPPRESS)
@@ -260,22 +279,22 @@ def main():
         return
     with open("/proc/cpuinfo") as info:
         cpu = next((l.split(":")[1].strip() for l in info if l.startswith("model name")), "?")
-    print(f"{cpu}, {args.model}, {args.threads} threads, prompt {PROMPT_TOKENS}, {NEW_TOKENS} new tokens, "
+    print(f"{cpu}, {args.model}, {args.threads} threads, prompt {args.prompt}, {NEW_TOKENS} new tokens, "
           f"medians of {args.rounds}")
     for dtype in args.dtypes.split(","):
         name = {"f32": "float32", "bf16": "bfloat16"}.get(dtype, dtype)
         paths = MODELS[args.model].write_all(pathlib.Path(args.work_dir) / args.model / dtype, name)
         workers = {}
         for peer in args.peers.split(","):
-            w = Worker(peer, paths, dtype, args.threads)
+            w = Worker(peer, paths, dtype, args)
             if w.error:
                 print(f"  {peer}: left out: {w.error}")
             else:
                 workers[peer] = w
-        samples = measure(workers, args.rounds, [int(b) for b in args.batches.split(",")])
+        samples = measure(workers, args.rounds, batches_of(args))
         for w in workers.values():
             w.close()
-        report(dtype, samples)
+        report(dtype, samples, args)
 
 
 if __name__ == "__main__":
