@@ -425,12 +425,12 @@ static Result<GpuDecoderWeights> load(const ModelConfig& config, const FamilyTra
   WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, std::move(built));
   if (stored_fp8 && !target.takes_fp8()) {
     LOG_INFO("8-bit weights are widened to {}: {}", dtype_info(options.dtype).name,
-             options.dtype == DType::f32 ? "products in f32 take no others"
-                                         : "products of 8-bit weights need a GPU of compute capability 9.0 or newer");
+             options.dtype == DType::f32 ? "GEMMs in f32 take no others"
+                                         : "GEMMs of 8-bit weights need a GPU of compute capability 9.0 or newer");
   }
   if (target.fp8_widened() > 0) {
     LOG_INFO(
-        "8-bit weights of {} products are widened to {}, {} stay: only scales of tensors, of rows and of blocks of "
+        "8-bit weights of {} GEMMs are widened to {}, {} stay: only scales of tensors, of rows and of blocks of "
         "{} x {} stay, of the same kind for what is multiplied together",
         target.fp8_widened(), dtype_info(options.dtype).name, target.fp8_kept(), gpu::kFp8Block, gpu::kFp8Block);
   }

@@ -1,7 +1,7 @@
 // Decoder weights in GPU memory, streamed there through pinned memory while they are read.
 //
 // Matrices end in the serving dtype whatever the checkpoint holds (GGUF blocks are expanded), except that
-// 8-bit weights of the layers stay e4m3 with their scales where ops/cuda/fp8.h has products for them;
+// 8-bit weights of the layers stay e4m3 with their scales where ops/cuda/fp8.h has GEMMs for them;
 // routers, norms, biases and rope tables are f32. Everything lives in one arena that the weights
 // own. Errors: those of the weight source; `resource_exhausted` when the GPU's memory is too small.
 #pragma once

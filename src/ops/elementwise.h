@@ -54,7 +54,7 @@ void embedding_gather(const TensorView& table, const int32_t* ids, int64_t count
 void embedding_gather(const PackedLinear& table, const int32_t* ids, int64_t count, float scale,
                       float* out, ThreadTeam& team);
 
-// out = act(gate) * up where the product was not fused (MoE helpers, tests). `gate_up` holds
+// out = act(gate) * up where the GEMM was not fused (MoE helpers, tests). `gate_up` holds
 // gate [cols] then up [cols] in each row; out is f32 or bf16, dense.
 void glu(GluActivation activation, const float* gate_up, int64_t rows, int64_t cols, void* out,
          DType out_dtype, ThreadTeam& team);

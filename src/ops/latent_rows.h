@@ -1,4 +1,4 @@
-// Between the products of latent attention and attention itself: the norm of the latent, rotary embedding of the rope
+// Between the GEMMs of latent attention and attention itself: the norm of the latent, rotary embedding of the rope
 // parts of queries and token, and the write of the token's row to the pool, in one pass over the rows.
 // Source: DeepSeek-V2 (2405.04434).
 #pragma once

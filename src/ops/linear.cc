@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kMaxFeatures = int64_t{1} << 24;
 constexpr int64_t kBf16KUnit = 32;
-// Below this many multiply-adds a product costs less than waking the team for it.
+// Below this many multiply-adds a GEMM costs less than waking the team for it.
 constexpr int64_t kSerialWork = 96 * 1024;
 // One block of a panel group (k range x 64 columns of f32) stays in L1/L2 while rows go by.
 constexpr int64_t kBlockBytesPerPanel = 16 * 1024;
@@ -116,7 +116,7 @@ struct PackedLinear::Plan {
   bool integers;
   bool x_is_bf16;
   int64_t x_stride;
-  int64_t k;               // of the kernel: padded for bf16 products
+  int64_t k;               // of the kernel: padded for bf16 GEMMs
   int64_t rows;
   int64_t tile_panels;
   int64_t row_blocks;
@@ -125,7 +125,7 @@ struct PackedLinear::Plan {
 };
 
 int64_t fastest_widen_from_rows(DType dtype) {
-  // Only AMX's bf16 products are faster than integers, whose sums leave the tiles at every scale; sooner in K formats,
+  // Only AMX's bf16 GEMMs are faster than integers, whose sums leave the tiles at every scale; sooner in K formats,
   // of more scales. docs/benchmarks.md.
   const bool has_both = cpu_info().tier == CpuTier::amx_bf16 && cpu_info().amx_int8;
   if (!has_both || !is_quantized(dtype)) return kNeverWiden;
@@ -246,7 +246,7 @@ int64_t PackedLinear::product_width() const {
   return uses_bf16_ ? (in_features_ + kBf16KUnit - 1) / kBf16KUnit * kBf16KUnit : in_features_;
 }
 
-// How a product of prepared rows is cut into jobs, where `tiles_beside` of the widest tiles of other products
+// How a GEMM of prepared rows is cut into jobs, where `tiles_beside` of the widest tiles of other GEMMs
 // keep the members busy, too.
 PackedLinear::Plan PackedLinear::plan_tiles(const LinearInput& x, const LinearOutput& y, int64_t tiles_beside,
                                             int members) const {

@@ -3,14 +3,14 @@
 // PackedLinear copies its weights once into a private, 64-byte aligned, huge-page advised layout;
 // afterwards the source tensors may go away. Weights keep their stored precision in memory: bf16
 // and f16 are widened in registers, GGUF blocks stay compressed. Several tensors may be stacked
-// (q|k|v), or interleaved as gate and up so that the activation is fused into the product.
+// (q|k|v), or interleaved as gate and up so that the activation is fused into the GEMM.
 //
 // Precision. Sums are always f32. Under ComputeMode::f32 products are exact FMAs of f32
 // activations with the widened weights. Under ComputeMode::bf16 activations are rounded to bf16
 // when the CPU has a bf16 unit (avx512_bf16, amx_bf16); weights stored as f32 or f16, and CPUs
 // without such a unit, still compute in f32 (bf16 inputs are widened). Activations that meet GGUF
 // blocks are then rounded to 8 bits, a scale for 32 values, and multiplied as integers; a CPU that has
-// AMX for bf16 and not for bytes widens blocks to bf16 instead, and so do products of
+// AMX for bf16 and not for bytes widens blocks to bf16 instead, and so do GEMMs of
 // LinearOptions::widen_from_rows rows or more.
 //
 // Batch invariance: the bits of output row m depend only on input row m and the tier, not on the
@@ -77,14 +77,14 @@ struct LinearInput {
   int64_t row_stride = 0;      // in elements, >= in_features
 };
 
-// What joins a product before its activation: row r gets row rows[r] of `values`, or nothing where that is -1. Columns
+// What joins a GEMM before its activation: row r gets row rows[r] of `values`, or nothing where that is -1. Columns
 // are counted as in the parts, stacked; of a GLU gate's, then up's.
 struct LinearAddend {
   const float* values = nullptr;  // null: none
   int64_t row_stride = 0;         // in elements
-  const int32_t* rows = nullptr;  // [rows of the product]
+  const int32_t* rows = nullptr;  // [rows of the GEMM]
 
-  // The same for a product whose columns begin at this one.
+  // The same for a GEMM whose columns begin at this one.
   LinearAddend from_column(int64_t column) const {
     LinearAddend out = *this;
     if (values != nullptr) out.values += column;
@@ -119,8 +119,8 @@ class PackedLinear {
 
   void forward(const LinearInput& x, const LinearOutput& y, ThreadTeam& team) const;
 
-  // Products side by side in one parallel region: the members of the team take tiles of all of them in turn, so
-  // many small products keep everybody busy. Inputs are as the products want them: of preferred_input(), with rows
+  // GEMMs side by side in one parallel region: the members of the team take tiles of all of them in turn, so
+  // many small GEMMs keep everybody busy. Inputs are as the GEMMs want them: of preferred_input(), with rows
   // of product_width() elements that are zero past in_features(). The bits are those of forward().
   static void forward_all(std::span<const LinearTask> tasks, ThreadTeam& team);
 
@@ -135,9 +135,9 @@ class PackedLinear {
   bool empty() const { return out_features_ == 0; }
   // What forward() multiplies with; feed it inputs of this dtype to save the conversion.
   DType preferred_input() const { return uses_bf16_ ? DType::bf16 : DType::f32; }
-  // Whether products round their input to 8 bits, below widen_from_rows.
+  // Whether GEMMs round their input to 8 bits, below widen_from_rows.
   bool rounds_to_int8() const { return uses_int8_; }
-  // Elements of an input row that products read: in_features() or, for bf16, the next multiple of 32.
+  // Elements of an input row that GEMMs read: in_features() or, for bf16, the next multiple of 32.
   int64_t product_width() const;
 
  private:
@@ -158,7 +158,7 @@ class PackedLinear {
   DType dtype_ = DType::f32;    // as stored
   CpuTier tier_ = CpuTier::scalar;
   GluActivation glu_ = GluActivation::none;
-  bool uses_bf16_ = false;      // products by the CPU's bf16 unit
+  bool uses_bf16_ = false;      // GEMMs by the CPU's bf16 unit
   bool uses_int8_ = false;      // of blocks, with rows rounded to 8 bits
   int64_t widen_from_rows_ = kNeverWiden;
   int64_t in_features_ = 0;
@@ -168,7 +168,7 @@ class PackedLinear {
   size_t panel_bytes_ = 0;
 };
 
-// One product of forward_all(). Outputs of different tasks do not overlap.
+// One GEMM of forward_all(). Outputs of different tasks do not overlap.
 struct LinearTask {
   const PackedLinear* linear = nullptr;
   LinearInput x;

@@ -1,4 +1,4 @@
-// PackedLinear's tests: random weights of every dtype, activations, and f64 references of their products.
+// PackedLinear's tests: random weights of every dtype, activations, and f64 references of their GEMMs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -126,7 +126,7 @@ struct Activations {
   }
 };
 
-// What int8 products make of the rows: the nearest of 255 multiples of a group's largest magnitude / 127.
+// What int8 GEMMs make of the rows: the nearest of 255 multiples of a group's largest magnitude / 127.
 inline Activations rounded_to_int8(const Activations& x, DType in) {
   Activations out = x;
   for (int64_t r = 0; r < x.rows; ++r) {
@@ -201,7 +201,7 @@ inline void expect_product(const PackedLinear& linear, const Weight& w, const Ac
   }
 }
 
-// The product of every tier and mode with each row count and input dtype.
+// The GEMM of every tier and mode with each row count and input dtype.
 inline void expect_products(const Weight& w, std::span<const int64_t> row_counts, ThreadTeam& team) {
   std::vector<PackedLinear> linears;
   for (const CpuTier tier : tiers()) {

@@ -146,7 +146,7 @@ LinearOutput Layer::inner_of(const PackedLinear& down, int64_t rows, std::vector
   return {.data = out, .dtype = down.preferred_input(), .row_stride = width};
 }
 
-// One product for each expert that was chosen, of its rows in expert order.
+// One GEMM for each expert that was chosen, of its rows in expert order.
 void Layer::add_tasks(const LinearInput& x, const LinearOutput& y, const PackedLinear MoeExpert::*product) {
   const int64_t x_bytes = x.row_stride * dtype_info(x.dtype).block_bytes;
   const int64_t y_bytes = y.row_stride * dtype_info(y.dtype).block_bytes;

@@ -1,5 +1,5 @@
 // The mixture-of-experts feed-forward of a set of rows: route, group rows by expert, run each
-// chosen expert's packed products once, and sum per row in the order of its chosen experts, the
+// chosen expert's packed GEMMs once, and sum per row in the order of its chosen experts, the
 // shared ones last (so a row's bits do not depend on the rest of the batch).
 #pragma once
 

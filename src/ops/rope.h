@@ -1,4 +1,4 @@
-// Between the qkv product and attention: q/k norms, rotary embedding and the KV pool write, fused
+// Between the qkv GEMM and attention: q/k norms, rotary embedding and the KV pool write, fused
 // into one pass over the rows so that a decode step wakes the team once per layer for it.
 // Source of the rotation: RoFormer (Su et al. 2021); "neox" pairs i with i + rotary_dim/2,
 // "interleaved" pairs 2i with 2i + 1.

@@ -1,4 +1,4 @@
-// A dense feed-forward on a GPU, and the first product of a gated one, which experts that every row passes have, too.
+// A dense feed-forward on a GPU, and the first GEMM of a gated one, which experts that every row passes have, too.
 #pragma once
 
 #include <optional>

@@ -27,7 +27,7 @@ struct LayerWeightsOf {
       if constexpr (!std::is_same_v<decltype(part), const std::monostate&>) visit(part);
     }, feed_forward);
   }
-  // visit(linear) for every product of a single matrix.
+  // visit(linear) for every GEMM of a single matrix.
   template <typename Visit>
   void each_linear(Visit&& visit) const {
     each_part([&](const auto& part) { part.each_linear(visit); });

@@ -30,7 +30,7 @@ constexpr int64_t fp8_scales(Fp8Scaling scaling, int64_t rows, int64_t in_featur
   return scaling == Fp8Scaling::row ? rows : (rows + kFp8Block - 1) / kFp8Block * fp8_scale_stride(in_features);
 }
 
-// Whether this GPU has the products that weights in 8 bits need: compute capability 9.0 or newer.
+// Whether this GPU has the GEMMs that weights in 8 bits need: compute capability 9.0 or newer.
 bool keeps_fp8();
 
 // codes[to] = x[row] / scale, to nearest even; scale = the row's largest magnitude / 448.

@@ -25,7 +25,7 @@ constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 constexpr int kMaxCandidates = 16;
 // From here on neighbouring row counts share what tuning found.
 constexpr int64_t kManyRows = 128;
-// Weights of this size leave nothing of themselves in the cache: their product may be timed again at once.
+// Weights of this size leave nothing of themselves in the cache: their GEMM may be timed again at once.
 constexpr int64_t kUncachedBytes = int64_t{256} << 20;
 
 cudaDataType_t cuda_type(DType dtype) {
@@ -198,7 +198,7 @@ constexpr int64_t kInvariantRows[] = {512, 64, 16, 1};
 constexpr size_t kTimedRows[] = {0, 2};  // places in kInvariantRows
 constexpr int kTimedRuns = 3;
 
-// Inputs and outputs to try algorithms of one product on: the weights' own rows serve as inputs.
+// Inputs and outputs to try algorithms of one GEMM on: the weights' own rows serve as inputs.
 struct InvariantTrial {
   DeviceBuffer x, y;
   GemmCall call;
@@ -208,11 +208,11 @@ struct InvariantTrial {
     const size_t row_bytes = linear.in_features * dtype_info(linear.dtype).block_bytes;
     call = of;
     call.accumulate = false;
-    WW_ASSIGN_OR_RETURN(x, DeviceBuffer::allocate(kInvariantRows[0] * row_bytes, "trying products"));
-    WW_ASSIGN_OR_RETURN(y, DeviceBuffer::allocate(kInvariantRows[0] * y_row_bytes(), "trying products"));
+    WW_ASSIGN_OR_RETURN(x, DeviceBuffer::allocate(kInvariantRows[0] * row_bytes, "trying GEMMs"));
+    WW_ASSIGN_OR_RETURN(y, DeviceBuffer::allocate(kInvariantRows[0] * y_row_bytes(), "trying GEMMs"));
     for (int64_t row = 0; row < kInvariantRows[0]; row += linear.out_features) {
       const int64_t rows = std::min(linear.out_features, kInvariantRows[0] - row);
-      WW_RETURN_IF_ERROR(copy_now(x.as<char>() + row * row_bytes, linear.weight, rows * row_bytes, "trying products"));
+      WW_RETURN_IF_ERROR(copy_now(x.as<char>() + row * row_bytes, linear.weight, rows * row_bytes, "trying GEMMs"));
     }
     call.x = x.as<void>();
     call.y = y.as<void>();
@@ -221,7 +221,7 @@ struct InvariantTrial {
   size_t y_row_bytes() const { return call.y_stride * dtype_info(call.y_dtype).block_bytes; }
   Result<std::vector<char>> row(int64_t index) const {
     std::vector<char> out(call.linear->out_features * dtype_info(call.y_dtype).block_bytes);
-    WW_RETURN_IF_ERROR(copy_now(out.data(), y.as<char>() + index * y_row_bytes(), out.size(), "trying products"));
+    WW_RETURN_IF_ERROR(copy_now(out.data(), y.as<char>() + index * y_row_bytes(), out.size(), "trying GEMMs"));
     return out;
   }
 };
@@ -234,7 +234,7 @@ GpuGemm::~GpuGemm() = default;
 Result<std::unique_ptr<GpuGemm>> GpuGemm::create() {
   std::unique_ptr<GpuGemm> out(new GpuGemm);
   WW_RETURN_IF_ERROR(out->lt_->open());
-  WW_ASSIGN_OR_RETURN(out->workspace_, DeviceBuffer::allocate(kWorkspaceBytes, "the products' workspace"));
+  WW_ASSIGN_OR_RETURN(out->workspace_, DeviceBuffer::allocate(kWorkspaceBytes, "the GEMMs' workspace"));
   return out;
 }
 
@@ -257,7 +257,7 @@ Result<GpuGemm::Plan*> GpuGemm::plan_for(const GemmCall& call, Stream stream) {
   return (plans_[shape] = std::move(made)).get();
 }
 
-// Gives `plan` the algorithm of its product, chosen when the product is first met: of those that pass,
+// Gives `plan` the algorithm of its GEMM, chosen when the GEMM is first met: of those that pass,
 // the one with the least product of its times at many and at few rows.
 Status GpuGemm::fix_algorithm(const Shape& shape, const GemmCall& call, Stream stream, Plan& plan) {
   Shape product = shape;
@@ -270,7 +270,7 @@ Status GpuGemm::fix_algorithm(const Shape& shape, const GemmCall& call, Stream s
   plan.algorithms.clear();
   plan.try_first(kept->value);
   if (!plan.algorithms.empty()) return {};
-  return Status::unsupported("--enable-deterministic-inference: the algorithm of a product does not take " +
+  return Status::unsupported("--enable-deterministic-inference: the algorithm of a GEMM does not take " +
                              std::to_string(call.rows) + " rows", "--enable-deterministic-inference");
 }
 
@@ -305,11 +305,11 @@ Result<GpuGemm::Algorithm> GpuGemm::choose_invariant(const GemmCall& call, Strea
       const bool timed = std::find(std::begin(kTimedRows), std::end(kTimedRows), i) != std::end(kTimedRows);
       WW_RETURN_IF_ERROR(run_candidate(plan, 0, trial.call, stream));
       if (timed) {
-        WW_RETURN_IF_ERROR(record_event(begin.get(), stream, "timing a product"));
+        WW_RETURN_IF_ERROR(record_event(begin.get(), stream, "timing a GEMM"));
         for (int run = 0; run < kTimedRuns; ++run) WW_RETURN_IF_ERROR(run_candidate(plan, 0, trial.call, stream));
-        WW_RETURN_IF_ERROR(record_event(end.get(), stream, "timing a product"));
+        WW_RETURN_IF_ERROR(record_event(end.get(), stream, "timing a GEMM"));
       }
-      WW_RETURN_IF_ERROR(wait_for_stream(stream, "trying products"));
+      WW_RETURN_IF_ERROR(wait_for_stream(stream, "trying GEMMs"));
       if (const auto ms = timed ? elapsed_ms(begin, end) : std::nullopt) score *= *ms;
       if (i == 0) {
         for (int64_t rows : kInvariantRows) {
@@ -336,7 +336,7 @@ Result<GpuGemm::Algorithm> GpuGemm::choose_invariant(const GemmCall& call, Strea
                              "use --device cpu", "--enable-deterministic-inference");
 }
 
-// The tuned plan of the same product with the nearest larger row count, else the nearest smaller.
+// The tuned plan of the same GEMM with the nearest larger row count, else the nearest smaller.
 const GpuGemm::Plan* GpuGemm::tuned_neighbour(const Shape& shape) const {
   constexpr size_t kRows = std::tuple_size_v<Shape> - 1;
   const auto same_product = [&](const Shape& other) {
@@ -364,7 +364,7 @@ Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& c
                   call.y, plan.y, &plan.algorithms[candidate], workspace_.as<void>(), workspace_.size_bytes(),
                   static_cast<cudaStream_t>(stream));
   if (status != CUBLAS_STATUS_SUCCESS) {
-    return Status::internal("cuBLASLt returned " + std::to_string(status) + " for a product of " +
+    return Status::internal("cuBLASLt returned " + std::to_string(status) + " for a GEMM of " +
                             std::to_string(call.rows) + " rows");
   }
   return {};
@@ -452,10 +452,10 @@ Status GpuGemm::try_candidates(Plan& plan, const GemmCall& call, Stream stream) 
     const int candidate = plan.next_tried++ % plan.candidates();
     WW_ASSIGN_OR_RETURN(const CudaEvent begin, create_timed_event());
     WW_ASSIGN_OR_RETURN(const CudaEvent end, create_timed_event());
-    WW_RETURN_IF_ERROR(record_event(begin.get(), stream, "timing a product"));
+    WW_RETURN_IF_ERROR(record_event(begin.get(), stream, "timing a GEMM"));
     WW_RETURN_IF_ERROR(run_candidate(plan, candidate, call, stream));
-    WW_RETURN_IF_ERROR(record_event(end.get(), stream, "timing a product"));
-    WW_RETURN_IF_ERROR(wait_for_event(end.get(), "timing a product"));
+    WW_RETURN_IF_ERROR(record_event(end.get(), stream, "timing a GEMM"));
+    WW_RETURN_IF_ERROR(wait_for_event(end.get(), "timing a GEMM"));
     // What could not be timed is not chosen.
     plan.times_ms[candidate].push_back(elapsed_ms(begin, end).value_or(std::numeric_limits<float>::infinity()));
   }
@@ -467,7 +467,7 @@ void GpuGemm::log_tuned(const Shape& shape, const Plan& plan) {
   for (const std::vector<float>& of_candidate : plan.times_ms) {
     if (!of_candidate.empty()) times += " " + std::to_string(of_candidate[of_candidate.size() / 2] * 1000.0f);
   }
-  LOG_DEBUG("product of {} rows, {} x {}: candidate {} of {}; us:{}", std::get<6>(shape), std::get<0>(shape),
+  LOG_DEBUG("GEMM of {} rows, {} x {}: candidate {} of {}; us:{}", std::get<6>(shape), std::get<0>(shape),
             std::get<1>(shape), plan.chosen, plan.candidates(), times);
 }
 

@@ -6,12 +6,12 @@
 // TF32). Weights in e4m3 with scales (fp8.h), inputs in f16 or bf16:
 //   up to 16 rows        inputs as they are, weights widened on the way to the tensor cores
 //   more                 inputs rounded to e4m3, a scale a row (for weight scales of blocks: one for 128
-//                        columns), products of 8-bit operands by cuBLASLt with f32 sums: its fast
+//                        columns), GEMMs of 8-bit operands by cuBLASLt with f32 sums: its fast
 //                        accumulation, which keeps about 14 bits of a sum, is off
 //   else                 weights are widened to memory, a piece at a time, and multiplied as 16-bit ones:
 //                        where cuBLASLt has no algorithm, and for batch invariance
-//  The first product of a shape picks its algorithm and remembers it; while tuning is on,
-// products try the candidates in turn and time them, so that the layers of one forward measure
+//  The first GEMM of a shape picks its algorithm and remembers it; while tuning is on,
+// GEMMs try the candidates in turn and time them, so that the layers of one forward measure
 // each with weights that are not in the cache. One thread, one stream at a time.
 // Errors: `unsupported` when cuBLASLt is missing; `internal` when no algorithm takes a shape.
 #pragma once
@@ -48,7 +48,7 @@ struct GpuLinear {
   bool empty() const { return weight == nullptr; }
 };
 
-// The input of a product as it is before its RMS norm (gpu_ops.h), which the kernel applies.
+// The input of a GEMM as it is before its RMS norm (gpu_ops.h), which the kernel applies.
 struct NormedInput {
   const float* x = nullptr;      // [rows, in_features] dense; null: no norm
   const float* weight = nullptr;
@@ -56,7 +56,7 @@ struct NormedInput {
   float eps = 1e-6f;
 };
 
-// What joins a product before its activation, of some rows (LinearAddend of ops/linear.h on the host).
+// What joins a GEMM before its activation, of some rows (LinearAddend of ops/linear.h on the host).
 struct ProductAddend {
   const float* values = nullptr;  // [places, out_features] with places row_stride elements apart; null: nothing
   int64_t row_stride = 0;
@@ -92,7 +92,7 @@ class GpuGemm {
   ~GpuGemm();
 
   Status run(const GemmCall& call, Stream stream);
-  // Whether run() takes this call with what is fused into it: a kernel of our own computes the product.
+  // Whether run() takes this call with what is fused into it: a kernel of our own computes the GEMM.
   bool takes_fused(const GemmCall& call) const;
   // Whether run() of this call adds an addend, which is in memory before the kernel is launched.
   bool takes_addend(const GemmCall& call) const;
@@ -107,12 +107,12 @@ class GpuGemm {
   // From now on cuBLASLt alone computes; to compare with.
   void set_library_only() { library_only_ = true; }
 
-  // From now on a row's bits do not depend on the other rows: each product keeps one algorithm for any
+  // From now on a row's bits do not depend on the other rows: each GEMM keeps one algorithm for any
   // number of rows, one that does not split the depth and was seen to give the same bits alone and
   // among others. Before the first run().
   void set_batch_invariant() { batch_invariant_ = true; }
 
-  // Memory for products of e4m3 weights: once, before the first of them.
+  // Memory for GEMMs of e4m3 weights: once, before the first of them.
   Status reserve_fp8(int64_t max_rows, int64_t max_in_features);
   void set_fp8_path(Fp8Path path) { fp8_path_ = path; }
   // Shapes of 8-bit operands that cuBLASLt had no algorithm for.
@@ -160,7 +160,7 @@ class GpuGemm {
   bool tuning_ = false;
   bool batch_invariant_ = false;
   bool library_only_ = false;
-  std::map<Shape, std::unique_ptr<Algorithm>> invariant_;  // by product: the shape of 0 rows
+  std::map<Shape, std::unique_ptr<Algorithm>> invariant_;  // by GEMM: the shape of 0 rows
 };
 
 // y[row, i] += the linear's bias[i].

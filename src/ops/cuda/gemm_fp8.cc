@@ -1,4 +1,4 @@
-// Products of weights in e4m3: which way each goes.
+// GEMMs of weights in e4m3: which way each goes.
 #include <algorithm>
 #include <string>
 
@@ -22,7 +22,7 @@ bool tensor_takes(const GemmCall& call) {
 }  // namespace
 
 Status GpuGemm::reserve_fp8(int64_t max_rows, int64_t max_in_features) {
-  const std::string_view what = "products of 8-bit weights; lower --chunked-prefill-size";
+  const std::string_view what = "GEMMs of 8-bit weights; lower --chunked-prefill-size";
   WW_ASSIGN_OR_RETURN(fp8_codes_, DeviceBuffer::allocate(max_rows * max_in_features, what));
   WW_ASSIGN_OR_RETURN(fp8_scales_, DeviceBuffer::allocate(max_rows * blocks_of(max_in_features) * sizeof(float), what));
   WW_ASSIGN_OR_RETURN(fp8_widened_,
@@ -42,7 +42,7 @@ Status GpuGemm::run_fp8(const GemmCall& call, Stream stream) {
       const Status status = run_fp8_tensor(call, stream);
       if (status.ok()) return {};
       fp8_refused_.insert(shape);
-      const std::string text = "8-bit product of " + std::to_string(call.rows) + " rows, " +
+      const std::string text = "8-bit GEMM of " + std::to_string(call.rows) + " rows, " +
                                std::to_string(call.linear->out_features) + " x " +
                                std::to_string(call.linear->in_features) + ": " + status.message() +
                                "; its weights are widened each time";
@@ -74,7 +74,7 @@ Status GpuGemm::run_fp8_widened(const GemmCall& call, Stream stream) {
   wide.weight = fp8_widened_.as<void>();
   const size_t row_bytes = wide.in_features * dtype_info(wide.dtype).block_bytes;
   const int64_t piece = static_cast<int64_t>(fp8_widened_.size_bytes() / row_bytes) / kFp8Block * kFp8Block;
-  if (piece == 0) return Status::internal("no memory was reserved for products of 8-bit weights");
+  if (piece == 0) return Status::internal("no memory was reserved for GEMMs of 8-bit weights");
   for (int64_t first = 0; first < call.linear->out_features; first += piece) {
     wide.out_features = std::min(piece, call.linear->out_features - first);
     widen_rows(*call.linear, first, wide.out_features, fp8_widened_.as<void>(), stream);

@@ -1,4 +1,4 @@
-// Products with few rows (decode), whose time is that of reading the weights once from memory.
+// GEMMs with few rows (decode), whose time is that of reading the weights once from memory.
 #pragma once
 
 #include "ops/cuda/gpu_ops.h"

@@ -1,6 +1,6 @@
 // y = x * W^T on the GPU for 17 to 64 rows, where the weights' bytes take the time (sm_90).
 //
-// A product either writes y, where one CTA has all of the depth, or leaves `splits` partial sums in f32, [splits][rows]
+// A GEMM either writes y, where one CTA has all of the depth, or leaves `splits` partial sums in f32, [splits][rows]
 // [out_features], which the kernel that reads y adds up: RmsNormCall::partials, QkvRowsCall::partials. So a CTA's work
 // ends with stores that nobody in the kernel waits for, and the sums have one order.
 #pragma once
@@ -13,7 +13,7 @@ struct GemmCall;
 
 inline constexpr int kStreamGemmRows = 64;
 
-// How a product is cut.
+// How a GEMM is cut.
 struct StreamPlan {
   int tile = 128;      // weight rows of a CTA: 128 or 192; with a GLU 224, gates and ups
   int splits = 1;      // CTAs that share a tile's depth, up to kMostPartials; with a GLU 1

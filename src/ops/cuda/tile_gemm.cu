@@ -329,7 +329,7 @@ bool tile_gemm_pays(const GemmCall& call) {
 
 TilePlan tile_plan(const GemmCall& call) {
   // A CTA's chunks of one row, weights and half as many inputs; what a split costs, here and in the kernel that
-  // adds up, in the same unit, from times of Llama-3.1-8B's products.
+  // adds up, in the same unit, from times of Llama-3.1-8B's GEMMs.
   constexpr int64_t kSplitCost = 900;
   if (call.fused_glu) return {kGluTile, 1, 1, 4};
   const GpuLinear& linear = *call.linear;

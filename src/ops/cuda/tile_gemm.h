@@ -1,6 +1,6 @@
 // y = x * W^T on the GPU for 65 to 128 rows, where the weights' bytes take most of the time (sm_90).
 //
-// Like stream_gemm a product writes y, where one CTA has all of the depth, or leaves `splits` partial sums in
+// Like stream_gemm a GEMM writes y, where one CTA has all of the depth, or leaves `splits` partial sums in
 // f32, [splits][rows][out_features], which the kernel that reads y adds up: RmsNormCall::partials, QkvRowsCall::partials.
 #pragma once
 
@@ -12,7 +12,7 @@ struct GemmCall;
 
 inline constexpr int kTileGemmRows = 128;
 
-// How a product is cut.
+// How a GEMM is cut.
 struct TilePlan {
   int tile = 192;      // weight rows of a CTA: 96, 128, 192 or 256; with a GLU 224, gates and ups
   int splits = 1;      // parts of the depth, up to kMostPartials; with a GLU 1
@@ -24,7 +24,7 @@ struct TilePlan {
 // Whether tile_gemm computes this call; a GLU may be fused.
 bool tile_gemm_takes(const GemmCall& call);
 
-// Whether it is faster so than by cuBLASLt, from times of Llama-3.1-8B's products.
+// Whether it is faster so than by cuBLASLt, from times of Llama-3.1-8B's GEMMs.
 bool tile_gemm_pays(const GemmCall& call);
 
 TilePlan tile_plan(const GemmCall& call);

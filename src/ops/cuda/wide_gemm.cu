@@ -441,7 +441,7 @@ bool wide_gemm_pays(const GemmCall& call) {
 
 WidePlan wide_plan(const GemmCall& call) {
   // Cycles of a stage: those of the tensor cores, and what its bytes from the L2 cost at the power limit, from times of
-  // Llama-3.1-8B's products of 512 to 8192 rows. The L2 gives an SM about 52 bytes a cycle. 500 a tile is its rest.
+  // Llama-3.1-8B's GEMMs of 512 to 8192 rows. The L2 gives an SM about 52 bytes a cycle. 500 a tile is its rest.
   constexpr double kCyclesOfByte = 0.0028, kBytesOfCycle = 52, kCyclesOfTile = 500;
   const double chunks = static_cast<double>((call.linear->in_features + kDepth - 1) / kDepth);
   WidePlan best;

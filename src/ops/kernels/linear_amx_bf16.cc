@@ -1,4 +1,4 @@
-// bf16 x bf16 products on AMX tiles: up to 32 rows x 2 panels, or 16 rows x 4 panels, of C stay in
+// bf16 x bf16 GEMMs on AMX tiles: up to 32 rows x 2 panels, or 16 rows x 4 panels, of C stay in
 // tile registers while 32 values of k go by per step. One row runs through the same instruction,
 // so a row's bits do not depend on how many rows there are.
 //

@@ -1,4 +1,4 @@
-// bf16 x bf16 products with vdpbf16ps: two values of k per instruction and lane.
+// bf16 x bf16 GEMMs with vdpbf16ps: two values of k per instruction and lane.
 #if defined(__x86_64__)
 #include <immintrin.h>
 #include <string.h>
