@@ -47,21 +47,34 @@ Result<std::unique_ptr<GpuRunner>> GpuRunner::create(GpuParts parts, const GpuRu
   for (int tokens : tuned_prefill_sizes(options.prefill_tokens)) WW_RETURN_IF_ERROR(out->tune_prefill(tokens));
   LOG_DEBUG("products of prefill tuned in {:.2f} s", elapsed_s());
   started = SteadyClock::now();
-  std::vector<GraphShape> wanted;
-  for (const int batch_size : options.graph_batch_sizes) {
-    wanted.push_back({.requests = batch_size});
-    if (options.max_adapters > 0) wanted.push_back({.requests = batch_size, .adapters = true});
-    if (out->takes_places()) wanted.push_back({.requests = batch_size, .placed = true});
-  }
+  const std::vector<GraphShape> wanted = out->first_graphs();
   for (const GraphShape& shape : wanted) {
     if (elapsed_s() > options.graph_budget_s) break;
     WW_ASSIGN_OR_RETURN(const cudaGraphExec_t graph, out->graph_for(shape, out->flights_[0]));
     if (graph == nullptr) break;
   }
   if (!wanted.empty()) {
-    LOG_INFO("CUDA graphs: {} of {} batch sizes{}{} captured in {:.2f} s, the others when first used",
+    LOG_INFO("CUDA graphs: {} of {} batch sizes{}{}{} captured in {:.2f} s, the others when first used",
              out->graphs_.size(), wanted.size(), options.max_adapters > 0 ? ", with and without adapters," : "",
-             out->takes_places() ? ", with and without position_ids," : "", elapsed_s());
+             out->takes_places() ? ", with and without position_ids," : "",
+             options.may_guess_nothing ? ", followed by the draft model and not," : "", elapsed_s());
+  }
+  return out;
+}
+
+// Of decode steps, the smallest first.
+std::vector<GpuRunner::GraphShape> GpuRunner::first_graphs() const {
+  std::vector<GraphShape> out;
+  for (const int batch_size : options_.graph_batch_sizes) {
+    const GraphShape usual = {.requests = batch_size, .keeps_hidden = has_head()};
+    std::vector<GraphShape> kinds = {usual};
+    if (options_.max_adapters > 0) kinds.emplace_back(usual).adapters = true;
+    if (takes_places()) kinds.emplace_back(usual).placed = true;
+    for (GraphShape kind : kinds) {
+      out.push_back(kind);
+      kind.keeps_hidden = false;
+      if (has_head() && options_.may_guess_nothing) out.push_back(kind);
+    }
   }
   return out;
 }
@@ -220,7 +233,7 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
     flight.metadata_us = us_since(clock);
     WW_RETURN_IF_ERROR(bring_inputs(step, flight));
-    WW_RETURN_IF_ERROR(forward(batch, shape, logits, flight.inputs));
+    WW_RETURN_IF_ERROR(forward(batch, shape, logits, {has_head() && is_followed(step), flight.inputs}));
   }
   if (parts_.states != nullptr) WW_RETURN_IF_ERROR(parts_.states->copy(step.state_saves, stream()));
   flight.enqueue_us = us_since(clock);
@@ -282,19 +295,20 @@ Status GpuRunner::bring_inputs(const DeviceStep& step, Flight& flight) const {
 }
 
 Status GpuRunner::run_model(const ForwardBatch& batch, const StepShape& shape, float* logits,
-                            std::span<const InputRows> inputs) {
+                            const ForwardExtras& extras) {
   const int32_t* const rope_positions =
       shape.placed ? device_array<int32_t>(arrays_, shape.rope_positions()) : nullptr;
   const GpuFutureTokens futures = {device_array<int32_t>(arrays_, shape.futures()), sampled_.as<int32_t>()};
   return parts_.model->forward({.batch = batch, .cache = *parts_.cache, .attention = *parts_.attention, .futures = futures,
-                                .logits = logits, .inputs = inputs, .states = parts_.states.get(),
-                                .tree_parents = tree_parents(shape), .rope_positions = rope_positions});
+                                .logits = logits, .keep_hidden = extras.keeps_hidden, .inputs = extras.inputs,
+                                .states = parts_.states.get(), .tree_parents = tree_parents(shape),
+                                .rope_positions = rope_positions});
 }
 
 // The forward and the sampling of a step, enqueued.
 Status GpuRunner::forward(const ForwardBatch& batch, const StepShape& shape, float* logits,
-                          std::span<const InputRows> inputs) {
-  WW_RETURN_IF_ERROR(run_model(batch, shape, logits, inputs));
+                          const ForwardExtras& extras) {
+  WW_RETURN_IF_ERROR(run_model(batch, shape, logits, extras));
   gpu::sample_rows(device_array<SampleRowParams>(arrays_, shape.sample_rows()), shape.samples, logits,
                    parts_.model->config().vocab_size, sampled_.as<int32_t>(), stream());
   return launch_status("sampling");
@@ -315,7 +329,7 @@ GpuRunner::GraphShape GpuRunner::graph_shape_for(const DeviceStep& step) const {
   const auto size = std::lower_bound(sizes.begin(), sizes.end(), batch.num_reqs);
   if (size == sizes.end()) return {};
   const GraphShape out = {*size, batch.max_q_len, batch.tree_mask_words, !batch.adapters.empty(),
-                          !batch.rope_positions.empty()};
+                          !batch.rope_positions.empty(), has_head() && is_followed(step)};
   const int rows = out.requests * out.q_len;
   return verifies && rows > std::min(kMostGraphRows, options_.max_tokens) ? GraphShape{} : out;
 }
@@ -351,7 +365,7 @@ Status GpuRunner::tune_prefill(int tokens) {
   WW_RETURN_IF_ERROR(upload(nullptr, shape, flight, batch));
   parts_.model->gemm().start_tuning();
   WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata(batch));
-  WW_RETURN_IF_ERROR(run_model(batch, shape, logits_.as<float>()));
+  WW_RETURN_IF_ERROR(run_model(batch, shape, logits_.as<float>(), {.keeps_hidden = has_head()}));
   parts_.model->gemm().stop_tuning();
   return wait_for_stream(stream(), "a trial run");
 }
@@ -360,20 +374,21 @@ Status GpuRunner::tune_prefill(int tokens) {
 // loaded or allocated on first use must not happen inside a capture.
 Status GpuRunner::capture(const GraphShape& graph_shape, Flight& flight) {
   const StepShape shape = shape_of_graph(graph_shape);
+  const ForwardExtras extras = {.keeps_hidden = graph_shape.keeps_hidden};
   WW_ASSIGN_OR_RETURN(float* const logits, logits_memory(shape.logits_rows));
   ForwardBatch batch;
   WW_RETURN_IF_ERROR(upload(nullptr, shape, flight, batch));
   parts_.model->gemm().start_tuning();
   for (int i = 0; i < kTuningForwards; ++i) {
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata_capture_cuda_graph(batch));
-    WW_RETURN_IF_ERROR(run_model(batch, shape, logits));
+    WW_RETURN_IF_ERROR(run_model(batch, shape, logits, extras));
   }
   parts_.model->gemm().stop_tuning();
   WW_RETURN_IF_ERROR(wait_for_stream(stream(), "a trial run"));
 
   WW_ASSIGN_OR_RETURN(CudaGraphExec exec, capture_graph(stream(), "capturing a graph", [&] {
     const Status planned = parts_.attention->init_forward_metadata_capture_cuda_graph(batch);
-    return planned.ok() ? forward(batch, shape, logits) : planned;
+    return planned.ok() ? forward(batch, shape, logits, extras) : planned;
   }));
   WW_RETURN_IF_ERROR(upload_graph(exec.get(), stream(), "uploading a graph"));
   graphs_[graph_shape] = std::move(exec);

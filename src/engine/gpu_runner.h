@@ -60,6 +60,7 @@ struct GpuRunnerOptions {
   int max_adapters = 0;                // of one step's requests
   int prefill_tokens = 0;              // of a full prefill step: the products are tuned for it
   std::vector<int> graph_batch_sizes;  // ascending; empty: no graphs
+  bool may_guess_nothing = false;      // --speculative-adaptive: a draft head does not follow all steps
   std::optional<double> acceptance_dice;  // for benchmarks: see VerifyWalk::use_dice()
   double graph_budget_s = 2;           // at start; the batch sizes left are captured when first met
 };
@@ -98,6 +99,7 @@ class GpuRunner : public DeviceRunner {
     int mask_words = 0;          // of their tree mask
     bool adapters = false;       // some requests have one
     bool placed = false;         // some rows stand at three positions
+    bool keeps_hidden = false;   // a draft head is shown what comes of it
     auto operator<=>(const GraphShape&) const = default;
   };
   // What the device's page tables hold in a row.
@@ -130,8 +132,16 @@ class GpuRunner : public DeviceRunner {
   void fill_groups(const DeviceStep* step, const StepShape& shape, std::byte* block);
   const int32_t* tree_parents(const StepShape& shape) const;
   Status bring_inputs(const DeviceStep& step, Flight& flight) const;
-  Status run_model(const ForwardBatch& batch, const StepShape& shape, float* logits, std::span<const InputRows> inputs = {});
-  Status forward(const ForwardBatch& batch, const StepShape& shape, float* logits, std::span<const InputRows> inputs = {});
+  // What a forward does besides what the batch says.
+  struct ForwardExtras {
+    bool keeps_hidden = false;
+    std::span<const InputRows> inputs = {};
+  };
+  Status run_model(const ForwardBatch& batch, const StepShape& shape, float* logits, const ForwardExtras& extras);
+  Status forward(const ForwardBatch& batch, const StepShape& shape, float* logits, const ForwardExtras& extras);
+  std::vector<GraphShape> first_graphs() const;
+  // Whether a draft head reads the rows of the target, if at all.
+  bool has_head() const { return parts_.drafter != nullptr && parts_.drafter->options().eagle; }
   GraphShape graph_shape_for(const DeviceStep& step) const;
   StepShape shape_of_graph(const GraphShape& graph) const;
   Result<cudaGraphExec_t> graph_for(const GraphShape& shape, Flight& flight);

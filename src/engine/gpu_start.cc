@@ -89,6 +89,7 @@ GpuRunnerOptions runner_options(const DeviceSetup& setup) {
   options.context_len = plan.context_len;
   options.max_proposals = setup.scheduler.max_proposals;
   if (setup.options.args.wants_lora()) options.max_adapters = setup.scheduler.max_adapters;
+  options.may_guess_nothing = setup.options.args.speculative_adaptive;
   options.acceptance_dice = setup.options.args.acceptance_dice;
   if (!plan.attention.deterministic) {
     options.prefill_tokens = std::clamp(setup.scheduler.chunked_prefill_size, 0, plan.context_len);

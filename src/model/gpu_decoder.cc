@@ -247,7 +247,7 @@ void GpuDecoder::keep_layer(int layer, std::string_view part) {
 Status GpuDecoder::forward(const GpuForward& forward) {
   if (forward.batch.num_tokens == 0) return {};
   ForwardBatch batch = forward.batch;
-  const bool keeps_all = !all_rows_.empty();
+  const bool keeps_all = !all_rows_.empty() && forward.keep_hidden;
   if (keeps_all) batch.logits_rows = std::span<const int32_t>(all_rows_).first(batch.num_tokens);
   x_.start(batch);
   attention_workspace_.places.positions = forward.rope_positions;
@@ -260,8 +260,9 @@ Status GpuDecoder::forward(const GpuForward& forward) {
   WW_RETURN_IF_ERROR(place_inputs(forward.inputs));
   const GpuLayerCall call{.batch = batch, .cache = forward.cache, .attention = forward.attention, .x = x_,
                           .recurrent = forward.states};
-  WW_RETURN_IF_ERROR(
-      run_layers<OnGpu>(layers_, call, [this](int layer, std::string_view part) { keep_layer(layer, part); }));
+  WW_RETURN_IF_ERROR(run_layers<OnGpu>(layers_, call, [&](int layer, std::string_view part) {
+    if (forward.keep_hidden) keep_layer(layer, part);
+  }));
   if (keeps_all) {
     WW_RETURN_IF_ERROR(write_hidden());
     if (!forward.batch.logits_rows.empty()) x_.keep(forward.batch);

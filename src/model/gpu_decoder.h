@@ -59,6 +59,7 @@ struct GpuForward {
   AttentionBackend& attention;   // has had init_forward_metadata(batch)
   GpuFutureTokens futures = {};
   float* logits = nullptr;  // [logits_rows, vocab] raw, of batch.logits_rows; null: last_rows() is all that is wanted
+  bool keep_hidden = true;       // false: hidden() is not wanted of this one
   bool from_rows = false;        // first_rows() stand there in place of the embeddings of input_ids
   std::span<const InputRows> inputs = {};  // in place of the embeddings of some rows, times embedding_scale() already:
                                            // in pinned memory that stays as it is until the forward has run
