@@ -151,6 +151,35 @@ TEST_F(LatentNames, GiveTheSameBitsWhereTheyAreDeterministic) {
   }
 }
 
+// Guesses are checked in a graph as they are step by step, chains and trees. One request at a time, so that both ways
+// multiply as many rows.
+TEST_F(LatentNames, CheckGuessesInGraphsAsTheyDoWithout) {
+  ServerArgs args;
+  args.device = "cuda";
+  args.max_total_tokens = 8192;
+  args.max_running_requests = 8;
+  args.load_format = "dummy";  // such a model's texts soon repeat themselves, and guesses come true
+  args.speculative_algorithm = "NGRAM";
+  args.speculative_ngram_match_type = "BFS";  // as many guesses always: one graph
+  for (const char* name : {"fa3", "flashmla", "flashinfer", "triton", "torch_native"}) {
+    // In a graph it cuts K and V into other pieces, whose sums round otherwise.
+    args.dtype = name == std::string("triton") ? "float32" : "bfloat16";
+    for (const int topk : {1, 4}) {
+      args.attention_backend = name;
+      args.speculative_eagle_topk = topk;
+      args.disable_cuda_graph = false;
+      ServedModel served = serve(args, path);
+      args.disable_cuda_graph = true;
+      ServedModel one_by_one = serve(args, path);
+      for (const int length : {100, 1400}) {
+        const std::vector<Ids> prompts = {Ids(prompt.begin(), prompt.begin() + length)};
+        EXPECT_EQ(ask(served, prompts, 64), ask(one_by_one, prompts, 64)) << name << ", topk " << topk;
+      }
+      EXPECT_GT(served.engine->stats().speculation->accepted_tokens, 10u) << name << ", topk " << topk;
+    }
+  }
+}
+
 TEST_F(LatentNames, ServeLongPromptsAlike) {
   ServerArgs args;
   args.device = "cuda";

@@ -240,6 +240,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, Bfloat16,
                          testing::Values(Bf16Setting{"EAGLE", 16, 4, "flashinfer", "fa3", "decode"},
                                          Bf16Setting{"EAGLE", 16, 4, "flashinfer", "fa3", "prefill"},
                                          Bf16Setting{"EAGLE", 16, 4, "triton", "flashinfer", "decode", "fa3"},
+                                         Bf16Setting{"EAGLE", 16, 4, "triton", "triton", "prefill", "triton"},
+                                         Bf16Setting{"EAGLE", 1, 1, "torch_native", "flashinfer", "prefill", "triton"},
                                          Bf16Setting{"STANDALONE", 1, 3, "", "", "prefill", "triton"}));
 #endif  // WW_TEST_ON_GPU
 

@@ -165,6 +165,7 @@ class CudaAttention : public AttentionBackend {
   Status init_cuda_graph_state(const GraphLimits& limits) override;
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
   Status init_forward_metadata_replay_cuda_graph(const ForwardBatch&) override { return {}; }
+  bool captures_verification() const override { return caps_.graph_capture; }
 
  private:
   struct Launch {

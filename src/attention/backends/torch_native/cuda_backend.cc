@@ -24,6 +24,7 @@ class CudaBackend : public AttentionBackend {
   Status init_cuda_graph_state(const GraphLimits&) override { return {}; }
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch&) override { return {}; }
   Status init_forward_metadata_replay_cuda_graph(const ForwardBatch&) override { return {}; }
+  bool captures_verification() const override { return true; }
 
  private:
   const Caps& caps_;

@@ -4,7 +4,7 @@
 // Decode, verification and short extends go to the kernels as they are; longer ones as slices of a few tokens
 // (mla_slices.h), each of which sees its own past only. Plans are made on the device by a forward's first layer and
 // serve the others; inside a capture they become part of the graph. The workspace is allocated once, for the largest
-// layout; the slices' arrays grow, outside of graphs, which hold decode steps alone. One stream at a time, as
+// layout; the slices' arrays grow, outside of graphs, which hold no extends. One stream at a time, as
 // AttentionBackend says.
 //
 // With BackendContext::deterministic every token is a request of its own, no request's KV is split among CTAs, and all
@@ -34,6 +34,7 @@ class MlaBackend final : public AttentionBackend {
   Status init_cuda_graph_state(const GraphLimits& limits) override;
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
   Status init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch) override;
+  bool captures_verification() const override { return caps_.graph_capture && !deterministic_; }
 
  private:
   Status prepare();

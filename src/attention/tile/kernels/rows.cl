@@ -43,11 +43,12 @@ INLINE void find_tile_range(const PRIVATE TileArgs* a, PRIVATE Tile* tile) {
   tile->kv_end = 0;
   tile->all_begin = 0;
   tile->all_end = a->tree_mask ? tile->prefix : tile->kv_len;
+  const int tree_begin = MAX_INT(tile->prefix, 0);   // a graph's padding has rows, and no tokens
   const int step = a->tree_mask || tile->rows == 1 ? a->group : tile->rows - 1;
   for (int row = 0; row < tile->rows; row += step) {
     int first, last;
     row_span(a, tile, row, &first, &last);
-    tile->kv_begin = MIN_INT(tile->kv_begin, a->tree_mask ? MIN_INT(first, tile->prefix) : first);
+    tile->kv_begin = MIN_INT(tile->kv_begin, a->tree_mask ? MIN_INT(first, tree_begin) : first);
     tile->kv_end = MAX_INT(tile->kv_end, last + 1);
     tile->all_begin = MAX_INT(tile->all_begin, first);
     tile->all_end = MIN_INT(tile->all_end, last + 1);
