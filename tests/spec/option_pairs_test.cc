@@ -21,6 +21,7 @@ struct Option {
   std::function<void(GenerateRequest&)> apply;
   // What the answer keeps; null: nothing that shows in one answer.
   std::function<bool(const Answer&)> holds = nullptr;
+  bool asks_for_states = false;
 };
 
 bool lacks(const Answer& answer, int32_t token) {
@@ -39,6 +40,12 @@ bool gives_logprobs(const Answer& answer) {
                                                                     [](float p) { return p <= 0 && std::isfinite(p); });
 }
 
+// `all` without those that the engine refuses.
+std::vector<Option> served_ones(const ServedModel& served, std::vector<Option> all) {
+  if (!served.engine->info().gives_states) std::erase_if(all, [](const Option& o) { return o.asks_for_states; });
+  return all;
+}
+
 std::vector<Option> options(ServedModel& served) {
   const int vocab_size = served.engine->info().vocab_size;
   std::vector<int32_t> even;
@@ -46,7 +53,7 @@ std::vector<Option> options(ServedModel& served) {
   const auto regex = compile_regex(served, "( [a-z]{1,9}){6,9}\\.");
   const auto adapter = served.adapters->take(kAdapter)->weights;
   using R = GenerateRequest&;
-  return {
+  return served_ones(served, {
       {"temperature 1.5", [](R r) { r.sampling.temperature = 1.5f; }},
       {"temperature 1e-30", [](R r) { r.sampling.temperature = 1e-30f; }},
       {"top_k 1", [](R r) { r.sampling.temperature = 1, r.sampling.top_k = 1; }},
@@ -78,14 +85,14 @@ std::vector<Option> options(ServedModel& served) {
       {"grammar", [regex](R r) { r.sampling.grammar = regex; }},
       {"logprobs", [](R r) { r.return_logprob = true, r.top_logprobs_num = 3, r.logprob_start_len = 0; },
        gives_logprobs},
-      {"hidden states", [](R r) { r.states = StateWish::last; }},
+      {"hidden states", [](R r) { r.states = StateWish::last; }, nullptr, true},
       {"whole", [](R r) { r.stream = false; }},
       {"cache_salt", [](R r) { r.cache_salt = "tenant"; }},
       {"priority", [](R r) { r.priority = -2147483647 - 1; }},
       {"adapter", [adapter](R r) { r.adapter = adapter; }},
       {"sibling", [](R r) { r.wait_for_prefix_of = std::to_string(std::stoi(r.rid) - 1); }},  // n > 1
       {"chunked prompt", [](R r) { r.input_ids = repeated(r.input_ids, 40); }},
-  };
+  });
 }
 
 struct Setting {
@@ -103,6 +110,9 @@ void PrintTo(const Setting& s, std::ostream* out) {
 
 class OptionPairs : public testing::TestWithParam<Setting> {
  protected:
+  void SetUp() override {
+    if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  }
   OptionPairs() {
     const auto bundle = open_model_bundle("models/tale-llama", {.tokenizer_path = {}, .skip_tokenizer = true});
     write_random_adapter(folder_ / kAdapter, *lora_targets(bundle->config),
@@ -176,7 +186,9 @@ TEST_P(OptionPairs, AreAllAnsweredAndKeepWhatTheyPromise) {
     }
     // Beside prompts nothing is checked, and there are prompts in most steps then.
     if (!GetParam().mixed) {
-      EXPECT_GT(served.engine->stats().speculation->accepted_tokens, 50u);
+      // NGRAM learns from texts that are done, and where more run at a time fewer are.
+      const uint64_t least = std::string(GetParam().algorithm) == "NGRAM" ? 5 : 50;
+      EXPECT_GT(served.engine->stats().speculation->accepted_tokens, least);
     }
   }
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -222,6 +234,15 @@ std::string name_of(const testing::TestParamInfo<Setting>& info) {
   return name + (s.mixed ? "_mixed" : "") + (s.deterministic ? "_deterministic" : "") + (s.adaptive ? "_adaptive" : "");
 }
 
+#ifdef WW_TEST_ON_GPU
+INSTANTIATE_TEST_SUITE_P(Backends, OptionPairs,
+                         testing::Values(Setting{"triton", ""}, Setting{"torch_native", "NGRAM"},
+                                         Setting{"triton", "NGRAM", 1, true}, Setting{"triton", "EAGLE", 4},
+                                         Setting{"torch_native", "EAGLE", 3, true},
+                                         Setting{"torch_native", "EAGLE", 1, false, true},
+                                         Setting{"triton", "EAGLE", 1, true, false, true}),
+                         name_of);
+#else
 INSTANTIATE_TEST_SUITE_P(Backends, OptionPairs,
                          testing::Values(Setting{"torch_native", ""}, Setting{"torch_native", "NGRAM"},
                                          Setting{"triton", ""}, Setting{"triton", "NGRAM", 1, true},
@@ -230,6 +251,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, OptionPairs,
                                          Setting{"intel_amx", "EAGLE", 1, false, true},
                                          Setting{"intel_amx", "EAGLE", 1, true, false, true}),
                          name_of);
+#endif
 
 }  // namespace
 }  // namespace warpweave::speculation
