@@ -36,6 +36,13 @@ struct Proposal {
     }
     return -1;
   }
+  // The tokens that its children propose.
+  void children(int node, std::vector<int32_t>& out) const {
+    out.clear();
+    for (int next = node + 1; next <= size(); ++next) {
+      if (parent(next) == node) out.push_back(token(next));
+    }
+  }
   void clear() {
     tokens.clear();
     parents.clear();

@@ -298,6 +298,7 @@ void EngineCore::prepare_row(const StepRow& row, DeviceStep& device_step) {
       .top_logprobs_num = asked.top_logprobs_num,
       .want_logprobs = asked.return_logprob,
       .logprob_ids = asked.token_ids_logprob,
+      .accept = options_.accept,
   };
   // After a retraction the device may have sampled a token that never counted.
   if (row.prefill && !request.output_ids.empty()) {

@@ -42,6 +42,7 @@ struct EngineCoreOptions {
   double log_interval_s = 10;
   Proposer* proposer = nullptr;          // null: none. With scheduler.max_proposals
   std::unique_ptr<Proposer> owned_proposer;  // which may be `proposer`, or null
+  AcceptThresholds accept;                   // of its guesses
   bool drafts = false;                   // the device guesses, in the room that the proposer keeps
   std::optional<AdaptiveOptions> adaptive;  // of those guesses' lengths; unset: as many as there is room for
   bool proposes_forced = false;          // what grammars force; without a proposer only in steps where that pays

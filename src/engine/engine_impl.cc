@@ -289,6 +289,7 @@ void set_proposer(const EngineOptions& options, bool gpu, ServePlan& plan, Engin
   }
   core.owned_proposer = make_proposer(options.args, plan);
   core.drafts = plan.draft.has_value();
+  core.accept = accept_thresholds(options.args);
   if (options.args.speculative_adaptive) {
     core.adaptive = {.max_length = plan.draft->options.num_steps, .whole_batch = gpu || options.whole_batch_lengths};
   }

@@ -77,7 +77,12 @@ Status GpuEditedRows::launch(const Call& call, cudaStream_t stream) {
                               .logits = call.logits,
                               .vocab_size = vocab_size_};
   gpu::edit_logits(edit, stream);
-  gpu::sample_rows(params_.device.as<gpu::SampleRowParams>(), count, call.logits, vocab_size_, call.tokens, stream);
+  gpu::sample_rows({.rows = params_.device.as<gpu::SampleRowParams>(),
+                    .num_rows = count,
+                    .logits = call.logits,
+                    .vocab_size = vocab_size_,
+                    .out = call.tokens},
+                   stream);
   gpu::score_chosen(edit, stream);
   WW_RETURN_IF_ERROR(launch_status(kWhat));
   if (score_bytes == 0) return {};

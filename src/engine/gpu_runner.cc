@@ -103,6 +103,7 @@ Status GpuRunner::reserve() {
   const int mask_words = options_.max_proposals > 0 ? (options_.max_proposals + 32) / 32 : 0;
   StepShape largest = shape_of(options_.max_tokens, options_.max_requests, options_.max_tokens, static_cast<int>(samples));
   largest.mask_words = mask_words;
+  largest.proposals = options_.max_proposals > 0;
   largest.max_adapters = options_.max_adapters;
   largest.placed = takes_places();
   WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(largest.size_bytes(), "a step's arrays"));
@@ -309,8 +310,13 @@ Status GpuRunner::run_model(const ForwardBatch& batch, const StepShape& shape, f
 Status GpuRunner::forward(const ForwardBatch& batch, const StepShape& shape, float* logits,
                           const ForwardExtras& extras) {
   WW_RETURN_IF_ERROR(run_model(batch, shape, logits, extras));
-  gpu::sample_rows(device_array<SampleRowParams>(arrays_, shape.sample_rows()), shape.samples, logits,
-                   parts_.model->config().vocab_size, sampled_.as<int32_t>(), stream());
+  gpu::sample_rows({.rows = device_array<SampleRowParams>(arrays_, shape.sample_rows()),
+                    .num_rows = shape.samples,
+                    .guesses = device_array<int32_t>(arrays_, shape.guesses()),
+                    .logits = logits,
+                    .vocab_size = parts_.model->config().vocab_size,
+                    .out = sampled_.as<int32_t>()},
+                   stream());
   return launch_status("sampling");
 }
 

@@ -153,7 +153,7 @@ class GpuRunner : public DeviceRunner {
   Status verify_on_host(DeviceStep& step, const Flight& flight, const float* logits);
   Result<std::vector<float>> read_logits(std::span<const int> rows, const float* logits) const;
   Status compute_input_logprobs(DeviceStep& step, const float* logits);
-  void fill_samples(const DeviceStep& step, std::span<gpu::SampleRowParams> samples) const;
+  void fill_samples(const DeviceStep& step, std::span<gpu::SampleRowParams> samples, std::span<int32_t> guesses);
   void finish(Flight& flight);
   Status take_sampled(DeviceStep& step, const Flight& flight);
   Status take_verified(DeviceStep& step, const Flight& flight);
@@ -182,6 +182,7 @@ class GpuRunner : public DeviceRunner {
   std::map<GraphShape, CudaGraphExec> graphs_;  // null: could not be captured
   std::vector<gpu::PageTableRun> runs_;
   std::vector<int32_t> run_values_;
+  std::vector<int32_t> children_;   // of a node of proposals
   std::vector<int32_t> lora_slots_;  // by row, then by row of logits
   std::vector<CacheGroupArrays> groups_;  // of the batch at hand
 };

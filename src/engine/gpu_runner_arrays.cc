@@ -100,7 +100,7 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
   std::fill(samples.begin(), samples.end(), SampleRowParams{});
   if (step != nullptr) {
     for (const FutureToken& future : step->builder.futures()) futures[future.token_row] = future.sample_slot;
-    fill_samples(*step, samples);
+    fill_samples(*step, samples, array_at<int32_t>(block, shape.guesses(), shape.proposals ? shape.tokens : 0));
   }
 
   batch.input_ids = input_ids;
@@ -139,7 +139,8 @@ void GpuRunner::fill_lora(const ForwardBatch& built, const StepShape& shape, std
 }
 
 // What the GPU samples: each request's row, or with proposals each of its nodes. The host takes the others.
-void GpuRunner::fill_samples(const DeviceStep& step, std::span<SampleRowParams> samples) const {
+void GpuRunner::fill_samples(const DeviceStep& step, std::span<SampleRowParams> samples, std::span<int32_t> guesses) {
+  int num_guesses = 0;
   for (size_t row = 0; row < step.sample_slots.size(); ++row) {
     const int slot = step.sample_slots[row];
     if (slot < 0 || gpu::EditPacker::takes(step.sample_rows[slot])) continue;
@@ -150,7 +151,14 @@ void GpuRunner::fill_samples(const DeviceStep& step, std::span<SampleRowParams> 
     }
     for (int node = 0; node <= step.proposals[row].size(); ++node) {
       const int logits_row = sample.logits_row + node;
-      samples[logits_row] = gpu::sample_params(sample, logits_row, step.proposals[row].depth(node));
+      SampleRowParams& params = samples[logits_row];
+      params = gpu::sample_params(sample, logits_row, step.proposals[row].depth(node));
+      if (sample.accept.lossless()) continue;
+      step.proposals[row].children(node, children_);
+      std::copy(children_.begin(), children_.end(), guesses.begin() + num_guesses);
+      params.guesses = num_guesses;
+      params.num_guesses = static_cast<int32_t>(children_.size());
+      num_guesses += params.num_guesses;
     }
   }
 }

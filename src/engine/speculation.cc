@@ -100,6 +100,11 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model) {
     if (args.speculative_adaptive) {
       return Status::invalid_argument("--speculative-adaptive needs --speculative-algorithm", "--speculative-adaptive");
     }
+    for (const auto& [flag, given] :
+         {std::pair("--speculative-accept-threshold-single", args.speculative_accept_threshold_single.has_value()),
+          {"--speculative-accept-threshold-acc", args.speculative_accept_threshold_acc.has_value()}}) {
+      if (given) return Status::invalid_argument(fmt::format("{} needs --speculative-algorithm", flag), flag);
+    }
     if (args.speculative_attention_mode == "prefill") return {};
     return Status::invalid_argument("--speculative-attention-mode needs --speculative-algorithm",
                                     "--speculative-attention-mode");
@@ -149,6 +154,11 @@ bool jumps_forward(const ServerArgs& args, const ModelConfig& model, const Resol
   const Caps* verifying = attention.prefill_caps;
   if (verifying == nullptr || verifying->spec == SpecSupport::none) return false;
   return attention.page_size == 1 || verifying->spec_paged != SpecSupport::none;
+}
+
+AcceptThresholds accept_thresholds(const ServerArgs& args) {
+  return {.single = static_cast<float>(args.speculative_accept_threshold_single.value_or(1)),
+          .acc = static_cast<float>(args.speculative_accept_threshold_acc.value_or(1))};
 }
 
 std::unique_ptr<Proposer> make_proposer(const ServerArgs& args, const ServePlan& plan) {

@@ -7,6 +7,7 @@
 #include "engine/serve_plan.h"
 #include "flags/server_args.h"
 #include "model/config.h"
+#include "sample/row_sampler.h"
 #include "spec/proposer.h"
 #include "warpweave/status.h"
 
@@ -34,6 +35,9 @@ double step_cost_rows(bool gpu);
 // on the host, which costs more than it saves.
 inline constexpr int kMaxForcedProposals = 15;
 bool jumps_forward(const ServerArgs& args, const ModelConfig& model, const Resolved& attention, bool gpu);
+
+// --speculative-accept-threshold-*.
+AcceptThresholds accept_thresholds(const ServerArgs& args);
 
 // What guesses on the host, or keeps room for the device's guesses; null without speculation. Of what a grammar forces,
 // see ForcedProposer.

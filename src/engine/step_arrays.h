@@ -48,7 +48,8 @@ struct StepShape {
     return logits_lora_tiles() + sizeof(LoraTile) * static_cast<size_t>(num_logits_lora_tiles());
   }
   size_t logits_lora_places() const { return after(lora_places(), max_adapters > 0 ? tokens : 0); }
-  size_t sample_rows() const { return after(logits_lora_places(), max_adapters > 0 ? logits_rows : 0); }
+  size_t guesses() const { return after(logits_lora_places(), max_adapters > 0 ? logits_rows : 0); }
+  size_t sample_rows() const { return after(guesses(), proposals ? tokens : 0); }
   size_t size_bytes() const { return sample_rows() + sizeof(gpu::SampleRowParams) * static_cast<size_t>(samples); }
 
  private:

@@ -77,6 +77,7 @@ void observed_rows(const DeviceStep& step, const VerifyWalk& walk, std::vector<O
 void sample_and_verify(DeviceStep& step, const SampleLogits& logits, Sampler& sampler, VerifyWalk& walk) {
   std::vector<SampleRow> rows;
   std::vector<SampledRow> sampled;
+  std::vector<std::vector<int32_t>> guesses(step.sample_rows.size());
   walk.start(step);
   while (!walk.slots().empty()) {
     rows.clear();
@@ -84,6 +85,9 @@ void sample_and_verify(DeviceStep& step, const SampleLogits& logits, Sampler& sa
       SampleRow& row = rows.emplace_back(step.sample_rows[slot]);
       row.logits_row = walk.logits_row(slot);
       row.position += walk.depth(slot);
+      if (row.accept.lossless()) continue;
+      walk.guesses(slot, guesses[slot]);
+      row.guesses = guesses[slot];
     }
     sampled.assign(rows.size(), {});
     sampler.sample(rows, logits, sampled);

@@ -2,7 +2,7 @@
 // they agree with it.
 //
 // A token is drawn at its position as without proposals, from logits of the same tokens before it, so the text does
-// not change. Not thread-safe.
+// not change, unless SampleRow::accept is lossy. Not thread-safe.
 #pragma once
 
 #include <optional>
@@ -25,6 +25,8 @@ class VerifyWalk {
   // The slots that are not through, and the logits row at which each stands.
   std::span<const int> slots() const { return active_; }
   int logits_row(int slot) const { return paths_[slot].first_logits_row + paths_[slot].node; }
+  // What is guessed to follow there.
+  void guesses(int slot, std::vector<int32_t>& out) const { paths_[slot].proposal->children(paths_[slot].node, out); }
   int depth(int slot) const { return static_cast<int>(paths_[slot].tokens.size()); }
 
   // Accepted so far, node 0 first.

@@ -34,7 +34,8 @@ using Counts = std::array<std::array<int, kVocab>, kVocab>;
 
 struct Plan {
   Proposal proposal;
-  std::function<int32_t(int node)> shown;  // the token whose logits stand in a node's row
+  std::function<int32_t(int node)> shown = {};  // the token whose logits stand in a node's row
+  AcceptThresholds accept = {};
 };
 
 class Drawing {
@@ -86,7 +87,8 @@ class Drawing {
     step_.sample_slots.assign(1, 0);
     step_.builder.build(scheduled, step_.proposals);
     step_.sample_rows.assign(
-        1, {.state = &state, .logits_row = 0, .position = static_cast<uint64_t>(position), .logprob_ids = {}});
+        1, {.state = &state, .logits_row = 0, .position = static_cast<uint64_t>(position), .logprob_ids = {},
+            .accept = plan.accept, .guesses = {}});
     values_.clear();
     best_.assign(plan.proposal.size() + 1, {});
     for (int node = 0; node <= plan.proposal.size(); ++node) {
@@ -143,6 +145,20 @@ TEST(Verify, TokensAreThoseWithoutProposals) {
   // The same seeds at the same positions: not only the distribution, each draw is the same.
   EXPECT_EQ(Drawing().draw({chain(), {}}), Drawing().draw({{}, {}}));
   EXPECT_EQ(Drawing().draw({tree(), {}}), Drawing().draw({{}, {}}));
+}
+
+// The first token of a tree with the guesses 2, 3 and 5 behind its root.
+TEST(Verify, AThresholdKeepsAnyGuessOfANodeThatMuchMoreOften) {
+  const std::vector<double> p = probabilities_after(0);
+  const double all = p[2] + p[3] + p[5];
+  const float acc = static_cast<float>((1 + all) / 2);
+  const Counts counts = Drawing().draw({.proposal = tree(), .accept = {.single = 1, .acc = acc}});
+  double kept = 0;
+  for (const int a : {2, 3, 5}) {
+    for (const int count : counts[a]) kept += static_cast<double>(count) / kDraws;
+  }
+  EXPECT_NEAR(kept, all / acc, 0.005);
+  EXPECT_GT(all / acc, all + 0.02) << "else nothing was proven";
 }
 
 TEST(Verify, ByDiceAsManyGuessesAreRightAsTheBenchmarkAsksFor) {

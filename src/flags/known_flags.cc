@@ -261,8 +261,6 @@ constexpr KnownFlag kKnownFlags[] = {
     {"--sleep-on-idle", "one device serves all experts; leave it out", "", true},
     {"--sm-group-num", "one device serves all experts; leave it out", "", false},
     {"--soft-watchdog-timeout", "leave it out", "", false},
-    {"--speculative-accept-threshold-acc", "only what the model itself would have chosen is accepted; leave it out", "", false},
-    {"--speculative-accept-threshold-single", "only what the model itself would have chosen is accepted; leave it out", "", false},
     {"--speculative-draft-load-format", "draft models are read as --load-format says; leave it out", "", false},
     {"--speculative-draft-model-quantization", "NGRAM, STANDALONE and EAGLE are served without it; leave it out", "", false},
     {"--speculative-draft-model-revision", "give the folder by --speculative-draft-model-path", "", false},

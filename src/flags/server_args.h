@@ -125,6 +125,8 @@ struct ServerArgs {
   std::optional<int> speculative_num_draft_tokens;
   std::string speculative_attention_mode = "prefill";
   bool speculative_adaptive = false;
+  std::optional<double> speculative_accept_threshold_single;
+  std::optional<double> speculative_accept_threshold_acc;
   std::string speculative_draft_model_path;
   std::string speculative_draft_attention_backend;
   std::string speculative_token_map;

@@ -42,9 +42,13 @@ size_t nucleus_size(std::vector<Candidate>& candidates, double mass) {
   return candidates.size();
 }
 
-int32_t draw_from(std::span<const Candidate> candidates, double draw) {
+double mass_of(std::span<const Candidate> candidates) {
   double total = 0;
   for (const Candidate& c : candidates) total += c.first;
+  return total;
+}
+
+int32_t draw_from(std::span<const Candidate> candidates, double total, double draw) {
   double target = draw * total;
   for (const Candidate& c : candidates) {
     target -= c.first;
@@ -67,6 +71,32 @@ int32_t draw_from_all(std::span<const float> weights, double total, double draw)
   return last_possible;
 }
 
+// The drawn token, or a guess that is kept in its place; weight_of(id) sums up to `total`.
+template <typename WeightOf>
+int32_t drawn_or_guess(int32_t drawn, const RowGuesses& guesses, double total, const WeightOf& weight_of) {
+  const std::span<const int32_t> tokens = guesses.tokens;
+  if (guesses.accept.lossless() || std::find(tokens.begin(), tokens.end(), drawn) != tokens.end()) return drawn;
+  double all = 0;
+  for (const int32_t token : tokens) {
+    const double probability = weight_of(token) / total;
+    if (probability > 0 && probability >= guesses.accept.single) return token;
+    all += probability;
+  }
+  if (all <= 0 || all >= 1) return drawn;
+  const double more = (std::min(1.0, all / guesses.accept.acc) - all) / (1 - all);  // for no guess was drawn
+  if (guesses.draw >= more) return drawn;
+  double left = guesses.draw / more * all;
+  int32_t kept = drawn;
+  for (const int32_t token : tokens) {
+    const double probability = weight_of(token) / total;
+    if (probability <= 0) continue;
+    kept = token;
+    left -= probability;
+    if (left < 0) break;
+  }
+  return kept;
+}
+
 }  // namespace
 
 bool has_no_nan(std::span<const float> logits) {
@@ -86,8 +116,8 @@ double uniform_draw(uint64_t seed, uint64_t position) {
   return static_cast<double>(z >> 11) * 0x1.0p-53;
 }
 
-int32_t sample_row(std::span<const float> logits, const SamplingParams& params, double draw,
-                   RowScratch& scratch) {
+int32_t sample_row(std::span<const float> logits, const SamplingParams& params, double draw, RowScratch& scratch,
+                   const RowGuesses& guesses) {
   const auto best = static_cast<int32_t>(argmax(logits.data(), logits.size()));
   const float max = logits[best];
   if (!(max > -std::numeric_limits<float>::infinity()) || !has_no_nan(logits)) return kNoToken;
@@ -97,7 +127,8 @@ int32_t sample_row(std::span<const float> logits, const SamplingParams& params, 
       exp_row(logits.data(), logits.size(), max, 1.0f / params.temperature, scratch.weights.data());
   const bool cut_k = params.top_k > 0 && params.top_k < static_cast<int64_t>(logits.size());
   if (!cut_k && params.top_p >= 1.0f && params.min_p <= 0) {
-    return draw_from_all(scratch.weights, total, draw);
+    return drawn_or_guess(draw_from_all(scratch.weights, total, draw), guesses, total,
+                          [&](int32_t id) { return std::max(scratch.weights[id], 0.0f); });
   }
 
   // Weights are relative to the best token's 1, so min_p is a plain threshold; anything below
@@ -113,13 +144,15 @@ int32_t sample_row(std::span<const float> logits, const SamplingParams& params, 
     sort_front(candidates, 0, params.top_k);
     candidates.resize(params.top_k);
   }
-  if (cut_k) {  // top_p is a share of what top_k left
-    mass = 0;
-    for (const Candidate& c : candidates) mass += c.first;
-  }
+  if (cut_k) mass = mass_of(candidates);  // top_p is a share of what top_k left
   size_t kept = candidates.size();
   if (params.top_p < 1.0f) kept = nucleus_size(candidates, mass * params.top_p);
-  return draw_from({candidates.data(), kept}, draw);
+  const std::span<const Candidate> left(candidates.data(), kept);
+  const double left_mass = mass_of(left);
+  return drawn_or_guess(draw_from(left, left_mass, draw), guesses, left_mass, [&](int32_t id) {
+    const auto found = std::find_if(left.begin(), left.end(), [&](const Candidate& c) { return c.second == id; });
+    return found != left.end() ? found->first : 0.0f;
+  });
 }
 
 PositionLogprobs row_logprobs(std::span<const float> logits, int32_t chosen, int top_num,

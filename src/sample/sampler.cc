@@ -25,8 +25,9 @@ void Sampler::sample_one(const SampleRow& row, std::span<const float> logits, Ro
     row.state->edit_logits(scratch.edited);
     final_logits = scratch.edited;
   }
-  out.token_id =
-      sample_row(final_logits, params, uniform_draw(row.state->seed(), row.position), scratch);
+  const uint64_t seed = row.state->seed();
+  out.token_id = sample_row(final_logits, params, uniform_draw(seed, row.position), scratch,
+                            {row.guesses, row.accept, acceptance_draw(seed, row.position)});
   if (out.token_id < 0) {
     if (final_logits.data() == scratch.edited.data() && has_token(logits)) out.token_id = kNoAllowedToken;
     return;

@@ -98,6 +98,54 @@ TEST(RowSampler, SurvivesDegenerateRows) {
   EXPECT_EQ(sample_row(one, params, 0.999999, scratch), 3);
 }
 
+// The field's rule of --speculative-accept-threshold-acc: some guess is kept with probability min(1, all / acc), each in
+// proportion to its own, and else the other tokens are drawn as they are.
+TEST(RowSampler, GuessesAreKeptAsMuchMoreOftenAsTheThresholdSays) {
+  const std::vector<double> p = {0.1, 0.3, 0.05, 0.15, 0.4};
+  std::vector<float> logits;
+  for (const double x : p) logits.push_back(static_cast<float>(std::log(x)));
+  constexpr int kRounds = 200000;
+  RowScratch scratch;
+  for (const float top_p : {1.0f, 0.999f}) {
+    SamplingParams params;
+    params.temperature = 1;
+    params.top_p = top_p;
+    for (const float acc : {1.0f, 0.6f, 0.2f}) {
+      const std::vector<int32_t> guesses = {0, 3};
+      std::vector<double> share(p.size());
+      for (int i = 0; i < kRounds; ++i) {
+        const RowGuesses of_row = {guesses, {1, acc}, acceptance_draw(7, i)};
+        share[sample_row(logits, params, uniform_draw(7, i), scratch, of_row)] += 1.0 / kRounds;
+      }
+      const double all = 0.25, kept = std::min(1.0, all / acc);
+      for (size_t id = 0; id < p.size(); ++id) {
+        const bool guessed = id == 0 || id == 3;
+        EXPECT_NEAR(share[id], guessed ? p[id] / all * kept : p[id] / (1 - all) * (1 - kept), 0.005) << id << " " << acc;
+      }
+    }
+  }
+}
+
+TEST(RowSampler, ALikelyGuessIsKeptWhateverIsDrawnUnlessAnotherOneIs) {
+  const std::vector<float> logits = {std::log(0.2f), std::log(0.5f), std::log(0.3f)};
+  SamplingParams params;
+  params.temperature = 1;
+  RowScratch scratch;
+  const std::vector<int32_t> guesses = {0, 2};
+  for (int i = 0; i < 200; ++i) {
+    const double draw = uniform_draw(3, i);
+    const int32_t drawn = sample_row(logits, params, draw, scratch);
+    const auto kept = [&](float single) {
+      return sample_row(logits, params, draw, scratch, {guesses, {single, 1}, acceptance_draw(3, i)});
+    };
+    EXPECT_EQ(kept(0.25f), drawn == 1 ? 2 : drawn);
+    EXPECT_EQ(kept(0.31f), drawn);
+    EXPECT_EQ(kept(1), drawn);
+  }
+  params.temperature = 0;
+  EXPECT_EQ(sample_row(logits, params, 0.5, scratch, {guesses, {0.1f, 0.1f}, 0}), 1) << "greedy rows keep their own";
+}
+
 TEST(RowSampler, LogprobsAreTheRawDistribution) {
   const std::vector<float> logits = {0.0f, 2.0f, 1.0f};
   const double log_z = std::log(1 + std::exp(2.0) + std::exp(1.0));

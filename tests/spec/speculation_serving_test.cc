@@ -367,6 +367,47 @@ TEST(TokenMap, IsRefusedWhereItMeansNothing) {
   EXPECT_EQ(refusal().field(), "--speculative-token-map");
 }
 
+// Lossy by choice: of texts that are drawn more guesses are kept, chains and trees; greedy ones stay what they are.
+TEST(AcceptThresholds, KeepMoreGuessesOfDrawnTextsAndNoOtherOfGreedyOnes) {
+  if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  for (const int topk : {1, 4}) {
+    ServerArgs args = small_args(16);
+    set_algorithm("EAGLE", topk, args);
+    args.speculative_num_steps = 3;
+    ServedModel lossless = serve(args);
+    std::vector<GenerateRequest> greedy = questions(lossless), drawn = greedy;
+    std::erase_if(greedy, [](const GenerateRequest& r) { return r.sampling.temperature > 0; });
+    for (GenerateRequest& request : greedy) request.wait_for_prefix_of.clear();
+    for (GenerateRequest& request : drawn) {
+      request.sampling.temperature = 1;
+      request.sampling.top_p = 0.95f;
+      request.sampling.ignore_eos = true;
+    }
+    const auto expected = ask(lossless, greedy);
+    ask(lossless, drawn);
+    const double exact = lossless.engine->stats().speculation->accept_length();
+    for (const bool single : {true, false}) {
+      ServerArgs lossy = args;
+      (single ? lossy.speculative_accept_threshold_single : lossy.speculative_accept_threshold_acc) = 0.1;
+      ServedModel served = serve(lossy);
+      expect_same(ask(served, greedy), expected, greedy);
+      for (const Answer& answer : ask(served, drawn)) EXPECT_TRUE(answer.finish.error.ok());
+      EXPECT_GT(served.engine->stats().speculation->accept_length(), exact + 0.1) << "topk " << topk << " " << single;
+      EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
+    }
+  }
+}
+
+TEST(AcceptThresholds, NeedAnAlgorithm) {
+  ServerArgs args = small_args(16);
+  args.model_path = "models/tale-llama";
+  args.device = "cpu";
+  args.speculative_accept_threshold_acc = 0.5;
+  const auto served = create_engine({.args = args, .model_path = args.model_path, .on_weights_progress = {}});
+  EXPECT_FALSE(served.ok());
+  EXPECT_EQ(served.status().field(), "--speculative-accept-threshold-acc");
+}
+
 // A draft model that is the model itself is always right: every guess for a greedy text is kept.
 TEST(RightDrafts, AreAllKept) {
   if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;

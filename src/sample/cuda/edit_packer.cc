@@ -16,7 +16,12 @@ SampleRowParams sample_params(const SampleRow& row, int logits_row, int depth) {
   out.top_k = params.top_k;
   out.top_p = params.top_p;
   out.min_p = params.min_p;
-  if (params.temperature > 0) out.draw = uniform_draw(row.state->seed(), row.position + depth);
+  const uint64_t seed = row.state->seed(), position = row.position + depth;
+  if (params.temperature > 0) out.draw = uniform_draw(seed, position);
+  if (row.accept.lossless()) return out;
+  out.accept_draw = acceptance_draw(seed, position);
+  out.accept_single = row.accept.single;
+  out.accept_acc = row.accept.acc;
   return out;
 }
 

@@ -10,19 +10,31 @@
 
 namespace warpweave::gpu {
 
-struct SampleRowParams {
+struct alignas(16) SampleRowParams {
   double draw = 0;          // in [0, 1)
+  double accept_draw = 0;   // RowGuesses::draw
   int32_t logits_row = -1;  // -1: padding, gives token 0
   float temperature = 0;    // 0: greedy
   int32_t top_k = -1;       // < 1: all
   float top_p = 1;
   float min_p = 0;
   int32_t token_slot = -1;  // of `out`, where its token goes; -1: as its row in `rows`
+  // RowGuesses: those of SampleCall::guesses from `guesses` on.
+  int32_t guesses = 0, num_guesses = 0;
+  float accept_single = 1, accept_acc = 1;
 };
 
-// rows: [num_rows] in GPU memory; logits: [.., vocab_size] f32; out: by token slot. Only enqueues.
-void sample_rows(const SampleRowParams* rows, int num_rows, const float* logits, int vocab_size, int32_t* out,
-                 void* stream);
+// Arrays in GPU memory.
+struct SampleCall {
+  const SampleRowParams* rows = nullptr;  // [num_rows]
+  int num_rows = 0;
+  const int32_t* guesses = nullptr;       // null where no row has any
+  const float* logits = nullptr;          // [.., vocab_size]
+  int vocab_size = 0;
+  int32_t* out = nullptr;                 // by token slot
+};
+// Only enqueues.
+void sample_rows(const SampleCall& call, void* stream);
 
 // Rows whose logits are edited before they are sampled, or whose log-probabilities are wanted (edit_kernel.cuh). As in
 // SamplerState::edit_logits() and row_logprobs(): repetition penalties first, then what counts subtract, what biases

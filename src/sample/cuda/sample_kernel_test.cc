@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "device/cuda/testing/host_cta.h"
@@ -22,13 +23,17 @@ constexpr double kDraws[] = {0.37, 0.9999};
 // Sums in f32 of a thread's share, added in another order: what lies nearer than this may go either way.
 constexpr double kNear = 1e-5;
 
-int32_t sampled(const std::vector<float>& logits, SampleRowParams params, Order order) {
+int32_t sampled(const std::vector<float>& logits, SampleRowParams params, Order order,
+                const std::vector<int32_t>& guesses = {}) {
   const int vocab_size = static_cast<int>(logits.size());
   std::vector<float> matrix(vocab_size, 1e9f);  // another row, before it
   matrix.insert(matrix.end(), logits.begin(), logits.end());
   params.logits_row = 1;
+  params.num_guesses = static_cast<int32_t>(guesses.size());
   int32_t out = -7;
-  host_cta::run(kSampleThreads, order, [&] { sample_kernel(&params, matrix.data(), vocab_size, &out); });
+  host_cta::run(kSampleThreads, order, [&] {
+    sample_kernel({&params, 1, guesses.data(), matrix.data(), vocab_size, &out});
+  });
   return out;
 }
 
@@ -170,6 +175,42 @@ TEST_P(SampleKernel, TheCpusSamplerDrawsFromTheSameCandidates) {
   }
 }
 
+// By the same draws, but that the CPU walks candidates in another order: where both draw the same token, both keep the
+// same one, and a token that was not drawn is a guess.
+TEST_P(SampleKernel, KeepsTheGuessesThatTheCpuKeeps) {
+  const Case& c = GetParam();
+  const std::vector<float> logits = logits_of(c);
+  SamplingParams cpu;
+  cpu.temperature = c.temperature;
+  cpu.top_k = c.top_k;
+  cpu.top_p = c.top_p;
+  cpu.min_p = c.min_p;
+  RowScratch scratch;
+  const auto likeliest = static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+  const std::vector<int32_t> guesses = {3, likeliest, 11, 29};  // the first is impossible
+  int replaced = 0;
+  for (int i = 0; i < 6; ++i) {
+    SampleRowParams params = params_of(c);
+    params.draw = uniform_draw(1, i);
+    const int32_t drawn = sampled(logits, params, Order::random);
+    const bool one_by_one = i % 3 == 0;
+    params.accept_single = one_by_one ? 0.01f : 1;
+    params.accept_acc = one_by_one ? 1 : 0.3f;
+    params.accept_draw = acceptance_draw(1, i);
+    const int32_t kept = sampled(logits, params, Order::random, guesses);
+    if (kept != drawn) {
+      EXPECT_TRUE(std::find(guesses.begin() + 1, guesses.end(), kept) != guesses.end()) << kept;
+      ++replaced;
+    }
+    if (sample_row(logits, cpu, params.draw, scratch) != drawn) continue;
+    const RowGuesses on_cpu = {guesses, {params.accept_single, params.accept_acc}, params.accept_draw};
+    EXPECT_EQ(sample_row(logits, cpu, params.draw, scratch, on_cpu), kept) << i;
+  }
+  if (std::string(c.name) == "everything") {
+    EXPECT_GT(replaced, 0) << "else nothing was proven";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, SampleKernel,
     testing::Values(Case{"everything", 1000, 0, 0.8f, -1, 1, 0}, Case{"odd_row", 997, 0, 1.3f, -1, 1, 0},
@@ -224,19 +265,19 @@ TEST(SampleKernelSlots, ATokenGoesWhereItsRowSays) {
       {.logits_row = 0, .token_slot = 2}, {.logits_row = -1, .token_slot = 0}, {.logits_row = 0}};
   std::vector<int32_t> out(4, -7);
   for (unsigned block = 0; block < 3; ++block) {
-    const auto kernel = [&] { sample_kernel(rows, logits.data(), 4, out.data()); };
+    const auto kernel = [&] { sample_kernel({rows, 3, nullptr, logits.data(), 4, out.data()}); };
     host_cta::run(kSampleThreads, Order::random, kernel, {block});
   }
   EXPECT_EQ(out, (std::vector<int32_t>{0, -7, 1, -7}));
   out.assign(4, -7);
-  host_cta::run(kSampleThreads, Order::random, [&] { sample_kernel(rows, logits.data(), 4, out.data()); });
+  host_cta::run(kSampleThreads, Order::random, [&] { sample_kernel({rows, 3, nullptr, logits.data(), 4, out.data()}); });
   EXPECT_EQ(out, (std::vector<int32_t>{-7, -7, 1, -7}));
 }
 
 TEST(SampleKernelGreedy, PaddingGivesTokenZero) {
   const SampleRowParams params;
   int32_t out = -7;
-  host_cta::run(kSampleThreads, Order::ascending, [&] { sample_kernel(&params, nullptr, 100, &out); });
+  host_cta::run(kSampleThreads, Order::ascending, [&] { sample_kernel({&params, 1, nullptr, nullptr, 100, &out}); });
   EXPECT_EQ(out, 0);
 }
 

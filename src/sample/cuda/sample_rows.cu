@@ -4,10 +4,9 @@
 
 namespace warpweave::gpu {
 
-void sample_rows(const SampleRowParams* rows, int num_rows, const float* logits, int vocab_size, int32_t* out,
-                 void* stream) {
-  if (num_rows == 0) return;
-  sample_kernel<<<num_rows, kSampleThreads, 0, static_cast<cudaStream_t>(stream)>>>(rows, logits, vocab_size, out);
+void sample_rows(const SampleCall& call, void* stream) {
+  if (call.num_rows == 0) return;
+  sample_kernel<<<call.num_rows, kSampleThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
 }
 
 void edit_logits(const EditCall& call, void* stream) {
