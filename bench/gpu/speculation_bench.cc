@@ -1,11 +1,13 @@
 // Speculative decoding on a GPU beside none, in one process, with weights that are made up.
 //
-//   speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|draft|verify|all] [flags of `serve`]
+//   speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|trees|adaptive|draft|verify|all] [flags of `serve`]
 //
 // Guesses are right by dice, whatever the model says, so that 3 tokens come of a step on average: every pass of the
 // draft model and of the target is run as it is, only which guesses are kept is drawn. One line of JSON a row:
 //   none      tokens a second without speculation, by batch
 //   EAGLE     the same with chains of a head of one layer, and the ratio
+//   trees     EAGLE with trees of 4 branches and 8 tokens that are checked
+//   adaptive  chains of up to 3 with --speculative-adaptive, right too seldom to pay, and often enough, beside none, by turns
 //   free      the same with guesses that cost nothing, as NGRAM's almost do
 //   draft     what a pass of the head takes: steps with long chains less those with short ones
 //   verify    16 and 64 nodes of a tree at 8192 tokens of context, beside a decode step there
@@ -32,6 +34,9 @@ namespace {
 
 constexpr double kAccepted = 3.0;  // tokens a step
 constexpr int kSteps = 3;
+constexpr int kTreeSteps = 5, kTreeBranches = 4, kTreeTokens = 8;  // what is resolved for Llama
+constexpr double kSeldomAccepted = 1.2;
+constexpr int kShortPrompt = 96;
 constexpr int kPrompt = 1024, kNewTokens = 384;
 constexpr int kVerifyNodes[] = {16, 64}, kVerifyContext = 8192;
 
@@ -204,6 +209,32 @@ void serving(const Setup& plain, const std::string& head, const std::vector<int>
   }
 }
 
+void trees(const Setup& plain, const std::string& head) {
+  Setup setup = eagle(plain, head, kTreeSteps, kAccepted);
+  setup.args.speculative_eagle_topk = kTreeBranches;
+  setup.args.speculative_num_draft_tokens = kTreeTokens;
+  for (const auto& [batch, of] : measure(setup, {1, 32})) {
+    fmt::print("{{\"row\": \"trees, batch {}\", \"tokens_per_s\": {:.1f}, \"tokens_a_step\": {:.2f}, "
+               "\"step_ms\": {:.3f}, \"target_gpu_ms\": {:.3f}}}\n",
+               batch, of.tokens_per_s, of.tokens_a_step, of.step_ms, of.gpu_ms);
+    std::fflush(stdout);
+  }
+}
+
+// Two rounds of each, for the first one is where it learns.
+void adaptive(const Setup& plain, const std::string& head) {
+  const std::vector<int> batches = {1, 4, 32};
+  for (const double accepted : {kSeldomAccepted, kAccepted}) {
+    Setup setup = eagle(plain, head, kSteps, accepted);
+    setup.args.speculative_adaptive = true;
+    const std::map<int, Measured> none = measure(plain, batches, kShortPrompt);
+    for (const auto& [batch, of] : measure(setup, batches, kShortPrompt)) {
+      print(fmt::format("adaptive, {} tokens a step by {} guesses", accepted, kSteps), batch, of,
+            of.tokens_per_s / none.at(batch).tokens_per_s);
+    }
+  }
+}
+
 void draft_pass(const Setup& plain, const std::string& head) {
   constexpr int kShort = 2, kLong = 10;
   const std::vector<int> batches = {1, 64};
@@ -237,7 +268,7 @@ void verify(const Setup& plain) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|draft|verify|all] [flags of `serve`]\n");
+    std::fprintf(stderr, "usage: speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|trees|adaptive|draft|verify|all] [flags of `serve`]\n");
     return 2;
   }
   const std::string what = argc > 3 ? argv[3] : "all";
@@ -257,6 +288,8 @@ int main(int argc, char** argv) {
   plain.args.disable_radix_cache = true;
   if (!plain.args.context_length) plain.args.context_length = 2 * kVerifyContext;
   if (what == "serving" || what == "all") serving(plain, argv[2], {1, 32, 128});
+  if (what == "trees" || what == "all") trees(plain, argv[2]);
+  if (what == "adaptive" || what == "all") adaptive(plain, argv[2]);
   if (what == "draft" || what == "all") draft_pass(plain, argv[2]);
   if (what == "verify" || what == "all") verify(plain);
   return 0;

@@ -15,6 +15,13 @@ Status DraftModel::run_chain(std::span<const DraftPass> passes, const BatchBuild
   return {};
 }
 
+Result<bool> DraftModel::run_trees(const TreeDraft&, const BatchBuilder&) { return false; }
+
+void TreeDraft::clear() {
+  for (auto* list : {&requests, &begins, &kv_slots, &features}) list->clear();
+  first.clear();
+}
+
 void DraftPass::clear() {
   for (auto* list : {&input_ids, &positions, &kv_slots, &kv_lens, &requests, &logits_rows, &features, &keep})
     list->clear();

@@ -35,6 +35,24 @@ struct DraftPass {
   void clear();
 };
 
+// Trees of `topk` branches that grow level by level as DraftTree's do (spec/draft_tree.h), each pass over all nodes so
+// far.
+struct TreeDraft {
+  int topk = 1;
+  int passes = 0;
+  std::vector<int32_t> requests;     // their rows in the target's step
+  std::vector<DraftChoice> first;    // [requests, topk] the first level, the likeliest first
+  std::vector<int32_t> begins;       // [requests] the position of its nodes
+  std::vector<int32_t> kv_slots;     // [requests, topk * passes] of all nodes, as they are expanded
+  // EAGLE: the hidden states that the first level reads, and from where on those of the nodes are kept:
+  // [passes, requests, topk].
+  std::vector<int32_t> features;     // [requests]
+  int first_kept = 0;
+
+  int num_requests() const { return static_cast<int>(requests.size()); }
+  void clear();
+};
+
 class DraftModel {
  public:
   virtual ~DraftModel() = default;
@@ -47,6 +65,9 @@ class DraftModel {
   virtual Status run(const DraftPass& pass, const BatchBuilder& step) = 0;
   // run() of each pass in turn, which a device may do at once: of requests that draft chains.
   virtual Status run_chain(std::span<const DraftPass> passes, const BatchBuilder& step);
+  // All passes of trees without a look at what was chosen, which leave the choices [passes, requests, topk, topk];
+  // false: this device does not grow trees of that shape at once, and did nothing. No choices are left to take.
+  virtual Result<bool> run_trees(const TreeDraft& trees, const BatchBuilder& step);
   // The choices of all passes since the last call: by pass, by logits row, the likeliest first. Valid until the next
   // run().
   virtual Result<std::span<const DraftChoice>> take_choices() = 0;

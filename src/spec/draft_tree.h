@@ -40,6 +40,7 @@ class DraftTree {
   std::span<const int> expanded() const { return expanded_; }
   int num_waiting() const { return static_cast<int>(expanded_.size()) - first_waiting_; }
   const Node& node(int index) const { return nodes_[index]; }
+  int size() const { return static_cast<int>(nodes_.size()); }
   // Chooses what is expanded next: the best topk of the last level.
   void expand();
   // The choices after waiting node `waiting`, 0 to num_waiting() - 1, in this order; the last ends the level.

@@ -172,6 +172,8 @@ bool Drafter::add_chain_level(const BatchBuilder& step, std::span<const DraftRow
 Status Drafter::grow_trees(const BatchBuilder& step, std::span<const DraftRow> rows) {
   if (!options_.eagle) WW_RETURN_IF_ERROR(start_standalone(step, rows));
   WW_RETURN_IF_ERROR(start_trees());
+  WW_ASSIGN_OR_RETURN(const bool grown, grow_trees_at_once(step, rows));
+  if (grown) return {};
   while (add_tree_level(step, rows)) {
     WW_RETURN_IF_ERROR(run(step));
     WW_RETURN_IF_ERROR(take_level());
@@ -197,6 +199,46 @@ Status Drafter::start_trees() {
     growing_[i].tree.start(growing_[i].topk, choices.subspan(i * options_.topk, options_.topk));
   }
   return {};
+}
+
+// What the device is to grow; false: some are no full trees.
+bool Drafter::describe_trees(const BatchBuilder& step, std::span<const DraftRow> rows) {
+  trees_.clear();
+  in_pass_.clear();
+  trees_.topk = options_.topk;
+  trees_.passes = options_.num_steps - 1;
+  trees_.first_kept = next_kept_;
+  for (size_t i = 0; i < growing_.size(); ++i) {
+    const Growing& one = growing_[i];
+    if (one.tree.size() == 0 && options_.eagle) continue;  // there is nothing to begin with
+    if (one.topk != options_.topk || one.tree.size() != one.topk) return false;
+    const int begin = rows[one.row].start + (options_.eagle ? 0 : 1);
+    for (int k = 0; k < one.topk; ++k) trees_.first.push_back({one.tree.node(k).token, one.tree.node(k).score});
+    for (int k = 0; k < one.topk * trees_.passes; ++k) trees_.kv_slots.push_back(slot(step, one.row, begin + k));
+    trees_.requests.push_back(one.row);
+    trees_.begins.push_back(begin);
+    if (options_.eagle) trees_.features.push_back(one.slot);
+    in_pass_.push_back(static_cast<int>(i));
+  }
+  return !in_pass_.empty() && trees_.passes > 0;
+}
+
+// The trees come of the device's choices by the rule that it went by.
+Result<bool> Drafter::grow_trees_at_once(const BatchBuilder& step, std::span<const DraftRow> rows) {
+  if (!describe_trees(step, rows)) return false;
+  WW_ASSIGN_OR_RETURN(const bool grown, model_->run_trees(trees_, step));
+  if (!grown) return false;
+  WW_ASSIGN_OR_RETURN(const std::span<const DraftChoice> choices, take_choices());
+  const size_t topk = options_.topk;
+  size_t row = 0;
+  for (int pass = 0; pass < trees_.passes; ++pass) {
+    for (const int i : in_pass_) {
+      DraftTree& tree = growing_[i].tree;
+      tree.expand();
+      for (size_t w = 0; w < topk; ++w, ++row) tree.add(static_cast<int>(w), choices.subspan(row * topk, topk));
+    }
+  }
+  return true;
 }
 
 // The pass of the next level, for requests that have not all levels yet; false: there are none. A tree's earlier nodes

@@ -6,7 +6,7 @@
 // there and the embedding of the next token, so it is computed when the target's step is done (observe()); its last row
 // gives the first level of the next draft. A standalone model reads tokens only: prompts are observed with their step,
 // what was accepted is caught up with when the next draft begins. Chains are drafted without a look at the choices in
-// between; a tree's next level depends on all of the one before.
+// between; so are trees where all have room to be one and the device grows them (DraftModel::run_trees).
 //
 // draft() and observe() are called on the device's thread, beside nothing else that uses the model.
 #pragma once
@@ -73,6 +73,8 @@ class Drafter {
   Status grow_trees(const BatchBuilder& step, std::span<const DraftRow> rows);
   bool add_chain_level(const BatchBuilder& step, std::span<const DraftRow> rows, int level);
   Status start_trees();
+  Result<bool> grow_trees_at_once(const BatchBuilder& step, std::span<const DraftRow> rows);
+  bool describe_trees(const BatchBuilder& step, std::span<const DraftRow> rows);
   bool add_tree_level(const BatchBuilder& step, std::span<const DraftRow> rows);
   void build_mask();
   Status take_level();
@@ -92,6 +94,7 @@ class Drafter {
   std::vector<DraftState> observed_;   // whose first level is among the choices that are not taken yet
 
   DraftPass pass_;
+  TreeDraft trees_;                    // of those of growing_ that in_pass_ names
   std::vector<DraftPass> chain_;       // passes to come, and memory of earlier ones behind them
   std::vector<Growing> growing_;
   std::vector<int> in_pass_;           // of growing_, by request of the pass

@@ -22,10 +22,14 @@ class Recorder : public DraftModel {
   Status run(const DraftPass& pass, const BatchBuilder&) override {
     if (fails) return Status::internal("told to fail");
     passes.push_back(pass);
-    for (size_t i = 0; i < pass.logits_rows.size() * pass.topk; ++i) {
-      waiting_.push_back({next_token_++, -0.1f * static_cast<float>(i % pass.topk + 1)});
-    }
+    choose(pass.logits_rows.size(), pass.topk);
     return {};
+  }
+  Result<bool> run_trees(const TreeDraft& asked, const BatchBuilder&) override {
+    if (!grows_trees) return false;
+    trees = asked;
+    choose(static_cast<size_t>(asked.passes) * asked.num_requests() * asked.topk, asked.topk);
+    return true;
   }
   Status run_chain(std::span<const DraftPass> chain, const BatchBuilder& step) override {
     chains.push_back(static_cast<int>(chain.size()));
@@ -41,8 +45,15 @@ class Recorder : public DraftModel {
   std::vector<int> chains;  // passes of each
   int takes = 0;
   bool fails = false;
+  bool grows_trees = false;
+  TreeDraft trees;  // asked for last
 
  private:
+  void choose(size_t rows, int topk) {
+    for (size_t i = 0; i < rows * topk; ++i) {
+      waiting_.push_back({next_token_++, -0.1f * static_cast<float>(i % topk + 1)});
+    }
+  }
   const int max_rows_;
   int32_t next_token_ = 100;
   std::vector<DraftChoice> waiting_, taken_;
@@ -214,6 +225,45 @@ TEST(Drafter, ATreeIsTakenLevelByLevel) {
   EXPECT_EQ(tree.size(), 5);
   EXPECT_EQ(requests.recorder->takes, 3) << "the first level, and two more";
   for (size_t i = 1; i < requests.recorder->passes.size(); ++i) EXPECT_FALSE(requests.recorder->passes[i].mask.empty());
+}
+
+// By a device that grows them at once, the same trees.
+TEST(Drafter, TreesAreGrownAtOnceWhereTheDeviceDoesThat) {
+  for (const bool eagle : {true, false}) {
+    const DraftOptions options = {.eagle = eagle, .num_steps = 4, .topk = 3, .num_draft_tokens = 8};
+    Requests by_level(3, options, 4), at_once(3, options, 4);
+    at_once.recorder->grows_trees = true;
+    std::vector<Proposal> drafts[2];
+    for (Requests* requests : {&by_level, &at_once}) {
+      requests->observe({0, 2});
+      drafts[requests == &at_once] = requests->draft({0, 1, 2}, 7, true);
+      EXPECT_TRUE(requests->drafted.ok());
+    }
+    for (size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(drafts[1][i].tokens, drafts[0][i].tokens) << i;
+      EXPECT_EQ(drafts[1][i].parents, drafts[0][i].parents) << i;
+    }
+    EXPECT_EQ(at_once.recorder->takes, 2) << "of the first level, and of all others";
+    EXPECT_EQ(by_level.recorder->takes, 4);
+    const TreeDraft& trees = at_once.recorder->trees;
+    EXPECT_EQ(trees.requests, (eagle ? std::vector<int32_t>{0, 2} : std::vector<int32_t>{0, 1, 2}))
+        << "an EAGLE head has nothing to begin with for request 1";
+    const DraftPass& last = by_level.recorder->passes.back();
+    EXPECT_EQ(trees.kv_slots, last.kv_slots) << "the last pass has all nodes";
+    EXPECT_EQ(trees.begins[0], last.positions[0]);
+    if (eagle) {
+      EXPECT_EQ(trees.features[1], at_once.states[2].slot);
+    }
+  }
+}
+
+// A request with room for a chain only goes level by level, and so do those beside it.
+TEST(Drafter, TreesBesideChainsAreTakenLevelByLevel) {
+  Requests requests(1, {.eagle = true, .num_steps = 3, .topk = 2, .num_draft_tokens = 6}, 2);
+  requests.recorder->grows_trees = true;
+  requests.observe({0});
+  EXPECT_TRUE(requests.draft({0}, 3, false)[0].is_chain());
+  EXPECT_TRUE(requests.recorder->trees.requests.empty());
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "device/cuda/graph.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/gpu_ops.h"
+#include "spec/cuda/draft_kernels.h"
 #include "spec/gpu_draft_model.h"
 
 namespace warpweave {
@@ -19,21 +20,23 @@ constexpr int kSharedArrays = 3, kArraysOfPass = 7;
 }  // namespace
 
 size_t GpuDraftModel::chain_bytes() const {
-  if (limits_.graph_batch_sizes.empty()) return 0;
+  if (limits_.graph_batch_sizes.empty() || limits_.options.topk > 1) return 0;
   const size_t array_bytes = aligned((limits_.graph_batch_sizes.back() + 1) * sizeof(int32_t));
   return (kSharedArrays + kArraysOfPass * static_cast<size_t>(limits_.options.num_steps)) * array_bytes;
 }
 
 Status GpuDraftModel::reserve_chains() {
   std::vector<int>& sizes = limits_.graph_batch_sizes;
-  const int most = std::min({limits_.max_level_rows, limits_.max_requests, limits_.max_tokens});
+  const int topk = limits_.options.topk;
+  const int rows = topk == 1 ? 1 : topk * std::max(1, limits_.options.num_steps - 1);  // of a request in a pass
+  const int most = std::min({limits_.max_level_rows / topk, limits_.max_requests, limits_.max_tokens / rows});
   std::erase_if(sizes, [&](int size) { return size > most; });
-  if (limits_.options.topk > 1 || !parts_.attention->captures_verification()) sizes.clear();
+  if (topk > gpu::kMostTreeBranches || !parts_.attention->captures_verification()) sizes.clear();
   if (sizes.empty()) return {};
-  zeros_.resize(sizes.back());
+  zeros_.resize(sizes.back() * rows);
   counting_.resize(sizes.back() + 1);
   std::iota(counting_.begin(), counting_.end(), 0);
-  return parts_.attention->init_cuda_graph_state({.max_batch_size = sizes.back(), .max_tokens = sizes.back(),
+  return parts_.attention->init_cuda_graph_state({.max_batch_size = sizes.back(), .max_tokens = sizes.back() * rows,
                                                   .max_pages_per_request = limits_.max_pages_per_request});
 }
 
@@ -47,7 +50,7 @@ GpuDraftModel::ChainShape GpuDraftModel::chain_shape_for(std::span<const DraftPa
   if (!std::all_of(passes.begin(), passes.end(), fits)) return {};
   const std::vector<int>& sizes = limits_.graph_batch_sizes;
   const auto size = std::lower_bound(sizes.begin(), sizes.end(), passes.front().rows());
-  return size == sizes.end() ? ChainShape{} : ChainShape{*size, static_cast<int>(passes.size())};
+  return size == sizes.end() ? ChainShape{} : ChainShape{*size, static_cast<int>(passes.size()), 1};
 }
 
 const int32_t* GpuDraftModel::put_padded(std::span<const int32_t> values, int count, int32_t padding) {
@@ -130,16 +133,20 @@ Status GpuDraftModel::enqueue_chain(const ChainShape& shape) {
 // First runs the chain for real, all padding: what is loaded or allocated on first use must not happen inside a
 // capture.
 Status GpuDraftModel::capture_chain(const ChainShape& shape) {
+  const auto enqueue = [&] { return shape.topk > 1 ? enqueue_trees(shape) : enqueue_chain(shape); };
   WW_RETURN_IF_ERROR(start_upload());
-  stage_chain({}, shape);
+  if (shape.topk > 1) {
+    stage_trees({}, shape);
+  } else {
+    stage_chain({}, shape);
+  }
   WW_RETURN_IF_ERROR(finish_upload());
   parts_.model->gemm().start_tuning();
-  const Status tried = enqueue_chain(shape);
+  const Status tried = enqueue();
   parts_.model->gemm().stop_tuning();
   WW_RETURN_IF_ERROR(tried);
   WW_RETURN_IF_ERROR(wait_for_stream(stream_, "a trial run of drafts"));
-  WW_ASSIGN_OR_RETURN(CudaGraphExec exec,
-                      capture_graph(stream_, "capturing drafts", [&] { return enqueue_chain(shape); }));
+  WW_ASSIGN_OR_RETURN(CudaGraphExec exec, capture_graph(stream_, "capturing drafts", enqueue));
   chain_graphs_[shape] = std::move(exec);
   return {};
 }
@@ -163,12 +170,17 @@ Status GpuDraftModel::run_chain(std::span<const DraftPass> passes, const BatchBu
   WW_RETURN_IF_ERROR(start_upload());
   stage_chain(passes, shape);
   WW_RETURN_IF_ERROR(finish_upload());
+  return launch_drafts(graph, shape, passes.front().rows());
+}
+
+// Of what was staged and uploaded.
+Status GpuDraftModel::launch_drafts(cudaGraphExec_t graph, const ChainShape& shape, int requests) {
   for (const ChainPass& pass : chain_) {
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata_replay_cuda_graph(pass.batch));
   }
   WW_RETURN_IF_ERROR(launch_graph(graph, stream_, "launching a graph of drafts"));
   drafted_ = shape;
-  drafted_requests_ = passes.front().rows();
+  drafted_requests_ = requests;
   return {};
 }
 

@@ -45,7 +45,7 @@ Status GpuDraftModel::reserve() {
   const size_t level_rows = limits_.max_level_rows;
   max_choices_ = limits_.max_level_rows * limits_.options.topk * (limits_.options.num_steps + 1);
   WW_RETURN_IF_ERROR(reserve_chains());
-  const size_t all_arrays_bytes = std::max(arrays_bytes(limits_), chain_bytes());
+  const size_t all_arrays_bytes = std::max({arrays_bytes(limits_), chain_bytes(), tree_bytes()});
   WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(all_arrays_bytes, kWhat));
   WW_ASSIGN_OR_RETURN(page_table_, DeviceBuffer::allocate(sizeof(int32_t) * limits_.max_requests *
                                                           limits_.max_pages_per_request, kWhat));
@@ -53,6 +53,7 @@ Status GpuDraftModel::reserve() {
   WW_ASSIGN_OR_RETURN(choices_, DeviceBuffer::allocate(2 * max_choices_ * sizeof(DraftChoice), kWhat));
   WW_ASSIGN_OR_RETURN(host_choices_, PinnedBuffer::allocate(2 * max_choices_ * sizeof(DraftChoice), kWhat));
   if (parts_.kind) WW_RETURN_IF_ERROR(reserve_rows());
+  WW_RETURN_IF_ERROR(reserve_trees());
   for (Staging& staging : staging_) {
     WW_ASSIGN_OR_RETURN(staging.memory, PinnedBuffer::allocate(all_arrays_bytes, kWhat));
     WW_ASSIGN_OR_RETURN(staging.read, create_event());
@@ -290,13 +291,15 @@ Result<std::span<const DraftChoice>> GpuDraftModel::take_choices() {
   if (count == 0 && drafted.requests == 0) return std::span<const DraftChoice>();
   DraftChoice* const host = host_choices_.as<DraftChoice>();
   WW_RETURN_IF_ERROR(copy_async(host, choices_.as<void>(), count * sizeof(DraftChoice), stream_, "reading drafts"));
+  const int of_request = drafted.topk * drafted.topk, of_pass = drafted_requests_ * of_request;
   for (int pass = 0; pass < drafted.passes; ++pass) {
-    WW_RETURN_IF_ERROR(copy_async(host + count + pass * drafted_requests_, chain_choices() + pass * drafted.requests,
-                                  drafted_requests_ * sizeof(DraftChoice), stream_, "reading drafts"));
+    WW_RETURN_IF_ERROR(copy_async(host + count + pass * of_pass,
+                                  chain_choices() + pass * drafted.requests * of_request, of_pass * sizeof(DraftChoice),
+                                  stream_, "reading drafts"));
   }
   WW_RETURN_IF_ERROR(record_event(chosen_.get(), stream_, "reading drafts"));
   WW_RETURN_IF_ERROR(wait_for_event(chosen_.get(), "a draft on the GPU"));
-  return std::span<const DraftChoice>(host, static_cast<size_t>(count + drafted.passes * drafted_requests_));
+  return std::span<const DraftChoice>(host, static_cast<size_t>(count + drafted.passes * of_pass));
 }
 
 }  // namespace warpweave

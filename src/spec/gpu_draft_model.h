@@ -1,7 +1,7 @@
 // A draft model on a GPU: passes only enqueue, on the target's stream and behind its work; what they choose, the next
-// pass reads from the GPU's memory, and the host in take_choices(). The passes of chains run as one CUDA graph, one per
-// number of passes and batch size of a list, where the attention backend plans by the batch's device arrays alone
-// (AttentionBackend::captures_verification). Only for builds with GPU kernels.
+// pass reads from the GPU's memory, and the host in take_choices(). The passes of chains, and those of trees, run as
+// one CUDA graph, one per number of passes and batch size of a list, where the attention backend plans by the batch's
+// device arrays alone (AttentionBackend::captures_verification). Only for builds with GPU kernels.
 #pragma once
 
 #include <array>
@@ -58,6 +58,7 @@ class GpuDraftModel : public DraftModel {
   Status copy_pages(std::span<const PageCopy> copies) override;
   Status run(const DraftPass& pass, const BatchBuilder& step) override;
   Status run_chain(std::span<const DraftPass> passes, const BatchBuilder& step) override;
+  Result<bool> run_trees(const TreeDraft& trees, const BatchBuilder& step) override;
   Result<std::span<const DraftChoice>> take_choices() override;
 
   // Of an array among those of a pass.
@@ -80,10 +81,11 @@ class GpuDraftModel : public DraftModel {
     const int32_t* keep = nullptr;
     bool reads_target = false;
   };
-  // Chains that a graph drafts.
+  // Chains that a graph drafts, or trees.
   struct ChainShape {
     int requests = 0;            // padded; 0: none, the passes run one by one
     int passes = 0;
+    int topk = 1;                // above 1: trees
     auto operator<=>(const ChainShape&) const = default;
   };
   struct ChainPass {
@@ -125,6 +127,14 @@ class GpuDraftModel : public DraftModel {
   void stage_chain(std::span<const DraftPass> passes, const ChainShape& shape);
   const int32_t* put_padded(std::span<const int32_t> values, int count, int32_t padding);
   Status enqueue_chain(const ChainShape& shape);
+  Status launch_drafts(cudaGraphExec_t graph, const ChainShape& shape, int requests);
+  // gpu_draft_tree.cc
+  size_t tree_bytes() const;
+  Status reserve_trees();
+  ChainShape tree_shape_for(const TreeDraft& trees) const;
+  void stage_trees(const TreeDraft& trees, const ChainShape& shape);
+  void stage_tree_pass(const TreeDraft& trees, const ChainShape& shape, int pass);
+  Status enqueue_trees(const ChainShape& shape);
   Status capture_chain(const ChainShape& shape);
   Result<cudaGraphExec_t> chain_graph(const ChainShape& shape);
   DraftChoice* chain_choices() const { return choices_.as<DraftChoice>() + max_choices_; }
@@ -158,6 +168,12 @@ class GpuDraftModel : public DraftModel {
   std::map<ChainShape, CudaGraphExec> chain_graphs_;  // null: could not be captured
   std::vector<ChainPass> chain_;      // as it was staged last
   std::vector<int32_t> padded_, zeros_, counting_;    // counting_: 0, 1, 2, ...
+  // Of trees: what their graphs make of the choices, and the host's part of a batch.
+  DeviceBuffer tree_nodes_, tree_ids_, tree_features_, tree_mask_;
+  const DraftChoice* tree_first_ = nullptr;           // of those that were staged last
+  const int32_t *tree_first_features_ = nullptr, *tree_requests_ = nullptr;
+  std::vector<std::vector<int32_t>> tree_q_indptr_, tree_logits_rows_;  // by pass
+  std::vector<DraftChoice> padded_first_;
   ChainShape drafted_;                // by a graph, and not taken yet
   int drafted_requests_ = 0;          // of those
 };

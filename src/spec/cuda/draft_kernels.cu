@@ -5,6 +5,7 @@
 #include "ops/cuda/types.cuh"
 #include "spec/cuda/draft_inputs.cuh"
 #include "spec/cuda/top_choices.cuh"
+#include "spec/cuda/tree_growth.cuh"
 
 namespace warpweave::gpu {
 namespace {
@@ -39,6 +40,11 @@ void top_choices(const TopChoicesCall& call, void* stream) {
   if (call.rows == 0) return;
   top_choices_kernel<<<call.rows, kTopThreads, 0, static_cast<cudaStream_t>(stream)>>>(
       call.logits, call.vocab_size, call.tokens, call.topk, call.out);
+}
+
+void tree_level(const TreeLevelCall& call, void* stream) {
+  if (call.requests == 0) return;
+  tree_level_kernel<<<call.requests, kTreeThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
 }
 
 void draft_inputs(const DraftInputsCall& call, void* stream) {

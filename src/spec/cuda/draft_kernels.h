@@ -1,6 +1,7 @@
 // What a draft model's passes do on a GPU besides the model: the likeliest tokens of rows of logits, the rows that a
-// draft head begins with, and the hidden states that it keeps. Everything enqueues on `stream` (a cudaStream_t),
-// allocates nothing, and leaves launch errors with the runtime. A row's bits do not depend on the other rows.
+// draft head begins with, the hidden states that it keeps, and the levels of trees. Everything enqueues on `stream` (a
+// cudaStream_t), allocates nothing, and leaves launch errors with the runtime. A row's bits do not depend on the other
+// rows.
 #pragma once
 
 #include <cstdint>
@@ -53,5 +54,34 @@ struct KeepRowsCall {
   const int32_t* keep = nullptr;          // [rows]
 };
 void keep_rows(const KeepRowsCall& call, void* stream);
+
+inline constexpr int kMostTreeBranches = 16;
+
+struct TreeNode {
+  int32_t token = 0;
+  int32_t parent = -1;   // its place among the request's nodes; -1: the last known token
+  float score = 0;       // as DraftTree::Node's
+  int32_t feature = 0;   // the kept hidden state of what it follows
+};
+// The nodes of a level of trees that all have `topk` branches, chosen among the choices of the pass before, and what
+// the pass over all nodes up to them reads.
+struct TreeLevelCall {
+  int requests = 0;
+  int topk = 1;                             // up to kMostTreeBranches
+  int level = 1;                            // of these nodes
+  const DraftChoice* first = nullptr;       // of level 1: [requests, topk] themselves, the likeliest first
+  const int32_t* first_features = nullptr;  // [requests]; null: nothing is kept
+  const DraftChoice* choices = nullptr;     // of later ones: [requests, topk, topk] of the pass before
+  const int32_t* kept = nullptr;            // [requests, topk] where that pass kept its states, or null
+  const int32_t* kv_lens = nullptr;         // [requests]; 0: padding
+  int32_t padding_feature = 0;
+  TreeNode* nodes = nullptr;                // [requests, max_nodes] of all levels so far
+  int max_nodes = 0;
+  int32_t* ids = nullptr;                   // out: [requests, topk * level]
+  int32_t* features = nullptr;              // likewise, or null
+  uint32_t* mask = nullptr;                 // likewise, [.., mask_words]: a node sees itself and what it follows
+  int mask_words = 1;
+};
+void tree_level(const TreeLevelCall& call, void* stream);
 
 }  // namespace warpweave::gpu
