@@ -6,6 +6,7 @@
 #include "base/mapped_file.h"
 #include "engine/serve_plan.h"
 #include "model/build_decoder.h"
+#include "model/fp8_weights.h"
 #include "spec/drafter.h"
 #include "spec/host_draft_model.h"
 #include "spec/token_map.h"
@@ -18,6 +19,8 @@ constexpr const char* kTokenMapFlag = "--speculative-token-map";
 constexpr size_t kMostTokenMapBytes = size_t{16} << 20;
 constexpr uint64_t kDummySeed = 1;  // other weights than the target's
 constexpr const char* kAlgorithmFlag = "--speculative-algorithm";
+constexpr const char* kQuantizationFlag = "--speculative-draft-model-quantization";
+constexpr const char* kWindowFlag = "--speculative-draft-window-size";
 constexpr std::string_view kEagleHead = "LlamaForCausalLMEagle", kEagle3Head = "LlamaForCausalLMEagle3";
 
 Status refused(const std::string& why) { return Status::unsupported(fmt::format("{}: {}", kPathFlag, why), kPathFlag); }
@@ -41,6 +44,18 @@ Status check_fit(const DraftPlan& plan, const DraftTarget& target) {
 
 Status at_path(const Status& status) {
   return Status(status.code(), fmt::format("{}: {}", kPathFlag, status.message()), kPathFlag);
+}
+
+// What --quantization would be for the draft model's checkpoint; `unset`: where the flag is not given.
+std::string draft_quantization(const ServerArgs& args, const std::string& unset) {
+  const std::string& given = args.speculative_draft_model_quantization;
+  return given.empty() ? unset : given == "unquant" ? std::string() : given;
+}
+
+Status of_draft(const ServerArgs& args, const Status& status) {
+  const bool by_flag = status.field() == "--quantization" && !args.speculative_draft_model_quantization.empty();
+  return by_flag ? Status(status.code(), fmt::format("{}: {}", kQuantizationFlag, status.message()), kQuantizationFlag)
+                 : at_path(status);
 }
 
 // The configuration and the weights of a head that has a folder of its own.
@@ -70,6 +85,9 @@ Status open_head(const ServerArgs& args, std::string_view architecture, DraftPla
     if (!weights.ok()) return at_path(weights.status());
     plan.weights = *std::move(weights);
   }
+  if (draft_quantization(args, "") == "fp8") {
+    plan.weights = quantize_weights_fp8(std::move(plan.weights), plan.config.fp8);
+  }
   return {};
 }
 
@@ -98,6 +116,7 @@ Status open_eagle3(const ServerArgs& args, const DraftTarget& target, DraftPlan&
 // The layers are in the model's own checkpoint, or in another one of its kind.
 Status open_nextn(const ServerArgs& args, const DraftTarget& target, DraftPlan& plan) {
   ModelBundleOptions options = weight_options(args);
+  options.quantization = draft_quantization(args, args.quantization);
   options.skip_tokenizer = true;
   const std::string& own = args.speculative_draft_model_path;
   const std::string& path = own.empty() ? target.path : own;
@@ -118,10 +137,10 @@ Status open_standalone(const ServerArgs& args, DraftPlan& plan) {
   ModelBundleOptions options = weight_options(args);
   if (args.load_format != "dummy") options.load_format = "auto";
   options.dummy_seed = kDummySeed;
-  options.quantization.clear();
+  options.quantization = draft_quantization(args, "");
   options.skip_tokenizer = true;
   auto bundle = open_model_bundle(args.speculative_draft_model_path, options);
-  if (!bundle.ok()) return at_path(bundle.status());
+  if (!bundle.ok()) return of_draft(args, bundle.status());
   plan.config = std::move(bundle->config);
   plan.weights = std::move(bundle->weights);
   if (plan.config.has_recurrent_layers())
@@ -143,6 +162,19 @@ Status read_token_map(const ServerArgs& args, const DraftTarget& target, DraftPl
   if (!bytes.ok())
     return Status(bytes.status().code(), fmt::format("{}: {}", kTokenMapFlag, bytes.status().message()), kTokenMapFlag);
   WW_ASSIGN_OR_RETURN(plan.tokens, parse_token_map(*bytes, target.config.vocab_size));
+  return {};
+}
+
+// A window over every layer, in which the draft model's K/V are kept all the same: they share the target's pages.
+Status limit_window(const ServerArgs& args, DraftPlan& plan) {
+  if (!args.speculative_draft_window_size) return {};
+  ModelConfig& config = plan.config;
+  if (config.has_windows() || config.local_rope) {
+    return Status::unsupported(
+        fmt::format("{}: the draft model has windows of its own; leave the flag out", kWindowFlag), kWindowFlag);
+  }
+  config.sliding_window = *args.speculative_draft_window_size;
+  config.sliding_layers.assign(config.num_layers, true);
   return {};
 }
 
@@ -222,6 +254,7 @@ Result<std::optional<DraftPlan>> plan_draft(const ServerArgs& args, const DraftT
   plan.options = {plan.head.has_value(), speculation.num_steps, speculation.topk, speculation.num_draft_tokens};
   WW_RETURN_IF_ERROR(open_draft(args, target, plan));
   WW_RETURN_IF_ERROR(read_token_map(args, target, plan));
+  WW_RETURN_IF_ERROR(limit_window(args, plan));
   WW_ASSIGN_OR_RETURN(plan.cache_group, whole_group(target.cache_layout));
   if (is_gpu_target(target.hardware.arch)) WW_RETURN_IF_ERROR(check_gpu_draft(plan));
   WW_ASSIGN_OR_RETURN(plan.dtype, resolve_dtype(args.dtype, plan.config.dtype));

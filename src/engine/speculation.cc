@@ -40,7 +40,10 @@ Status check_draft_flags_unset(const ServerArgs& args) {
   const char* flag = !args.speculative_draft_model_path.empty()          ? "--speculative-draft-model-path"
                      : !args.speculative_draft_attention_backend.empty() ? "--speculative-draft-attention-backend"
                      : !args.speculative_token_map.empty()               ? "--speculative-token-map"
-                                                                         : nullptr;
+                     : !args.speculative_draft_model_quantization.empty()
+                         ? "--speculative-draft-model-quantization"
+                     : args.speculative_draft_window_size ? "--speculative-draft-window-size"
+                                                          : nullptr;
   if (flag == nullptr) return {};
   return Status::invalid_argument(
       fmt::format("{} needs --speculative-algorithm EAGLE, EAGLE3, NEXTN or STANDALONE", flag), flag);

@@ -130,6 +130,8 @@ struct ServerArgs {
   std::string speculative_draft_model_path;
   std::string speculative_draft_attention_backend;
   std::string speculative_token_map;
+  std::string speculative_draft_model_quantization;
+  std::optional<int> speculative_draft_window_size;
   std::optional<int> speculative_ngram_min_match_window_size;
   std::optional<int> speculative_ngram_max_match_window_size;
   std::optional<int> speculative_ngram_max_trie_depth;

@@ -367,6 +367,41 @@ TEST(TokenMap, IsRefusedWhereItMeansNothing) {
   EXPECT_EQ(refusal().field(), "--speculative-token-map");
 }
 
+// A draft model of fewer bits, or that sees less of the text: other guesses, the same text.
+TEST(DraftModels, InEightBitsOrWithAWindowChangeNoText) {
+  if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  ServedModel plain = serve(small_args(16));
+  const auto asked = questions(plain);
+  const auto expected = ask(plain, asked);
+  for (const char* algorithm : {"EAGLE", "STANDALONE"}) {
+    SCOPED_TRACE(algorithm);
+    ServerArgs args = small_args(16);
+    set_algorithm(algorithm, 1, args);
+    args.speculative_num_steps = 3;
+    const auto tokens_a_step = [&](const ServerArgs& with, size_t* weight_bytes = nullptr) {
+      ServedModel served = serve(with);
+      if (weight_bytes != nullptr) *weight_bytes = served.engine->info().weight_bytes;
+      expect_same(ask(served, asked), expected, asked);
+      return served.engine->stats().speculation->accept_length();
+    };
+    size_t whole_bytes = 0, rounded_bytes = 0;
+    const double usual = tokens_a_step(args, &whole_bytes);
+    ServerArgs rounded = args;
+    rounded.speculative_draft_model_quantization = "fp8";
+    EXPECT_GT(tokens_a_step(rounded, &rounded_bytes), 1 + 0.8 * (usual - 1));
+#ifndef WW_TEST_ON_GPU  // where all weights are widened to float32
+    EXPECT_NE(rounded_bytes, whole_bytes) << "they are other weights";
+#endif
+    ServerArgs windowed = args;
+    windowed.speculative_draft_window_size = 1000;
+    EXPECT_NEAR(tokens_a_step(windowed), usual, 0.1) << "it holds all of these texts";
+    windowed.speculative_draft_window_size = 2;
+    const double narrow = tokens_a_step(windowed);
+    EXPECT_LT(narrow, usual);
+    EXPECT_GT(narrow, 1.05);
+  }
+}
+
 // Lossy by choice: of texts that are drawn more guesses are kept, chains and trees; greedy ones stay what they are.
 TEST(AcceptThresholds, KeepMoreGuessesOfDrawnTextsAndNoOtherOfGreedyOnes) {
   if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
