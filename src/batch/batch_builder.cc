@@ -6,7 +6,7 @@
 
 namespace warpweave {
 
-const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Proposal> proposals) {
+void BatchBuilder::clear(const Step& step) {
   input_ids_.clear();
   positions_.clear();
   for (Group& group : groups_) group.kv_slots.clear();
@@ -18,9 +18,12 @@ const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Propos
   q_indptr_.assign(1, 0);
   sample_rows_.assign(step.num_samples, -1);
   reserve_page_table(step);
-
-  bool any_prefill = false, any_decode = false, any_proposal = false, any_tree = false, any_adapter = false;
   batch_ = {};
+}
+
+const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Proposal> proposals) {
+  clear(step);
+  bool any_prefill = false, any_decode = false, any_proposal = false, any_tree = false, any_adapter = false;
   for (int i = 0; i < static_cast<int>(step.rows.size()); ++i) {
     const StepRow& row = step.rows[i];
     if (row.state_slot != kNoStateSlot) state_slots_.push_back(row.state_slot);

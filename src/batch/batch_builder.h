@@ -91,6 +91,7 @@ class BatchBuilder {
   };
   void reserve_page_table(const Step& step);
   void copy_page_table_row(int index, const StepRow& row);
+  void clear(const Step& step);
   void append_tokens(const StepRow& row, const Proposal& proposal);
   void append_slots(const StepRow& row, int num_tokens);
   void build_tree(std::span<const Proposal> proposals);

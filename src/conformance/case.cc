@@ -23,7 +23,8 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-void set(Case& c, const std::string& key, const std::string& value, const std::string& where) {
+// Of what is more than one number: whether `key` is of these.
+bool set_shape(Case& c, const std::string& key, const std::string& value, const std::string& where) {
   if (key == "reqs") {
     for (const std::string& part : split(value, ',')) {
       Case::Request request;
@@ -35,24 +36,32 @@ void set(Case& c, const std::string& key, const std::string& value, const std::s
     }
   } else if (key == "heads") {
     if (std::sscanf(value.c_str(), "%d/%d", &c.q_heads, &c.kv_heads) != 2) fail(where, "heads=Q/KV");
-  } else if (key == "d") {
-    c.head_dim = c.v_head_dim = std::stoi(value);
   } else if (key == "latent") {
     int rope = 0;
     if (std::sscanf(value.c_str(), "%d+%d", &c.v_head_dim, &rope) != 2) fail(where, "latent=RANK+ROPE");
     c.latent = true;
     c.head_dim = c.v_head_dim + rope;
-  } else if (key == "dv") {
-    c.v_head_dim = std::stoi(value);
-  } else if (key == "page") {
-    c.page_size = std::stoi(value);
-    c.any_page = false;
   } else if (key == "kv") {
     for (const std::string& name : split(value, ',')) {
       const std::optional<KvFormat> format = parse_kv_format(name);
       if (!format) fail(where, "unknown KV format " + name);
       c.kv_formats.push_back(*format);
     }
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void set(Case& c, const std::string& key, const std::string& value, const std::string& where) {
+  if (set_shape(c, key, value, where)) return;
+  if (key == "d") {
+    c.head_dim = c.v_head_dim = std::stoi(value);
+  } else if (key == "dv") {
+    c.v_head_dim = std::stoi(value);
+  } else if (key == "page") {
+    c.page_size = std::stoi(value);
+    c.any_page = false;
   } else if (key == "mode") {
     c.decode = value == "decode";
   } else if (key == "window") {

@@ -77,49 +77,67 @@ std::optional<std::vector<std::string>> SchemaCompiler::finite_values(const Sche
   return all;
 }
 
-void SchemaCompiler::emit_array(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode) {
-  int64_t min = 0, max = -1;
-  bool unique = false;
-  const Json* contains = nullptr;
+std::optional<SchemaCompiler::ArrayRules> SchemaCompiler::array_rules(const SchemaLeaf& leaf) {
+  ArrayRules rules;
   for (const Json* node : leaf) {
-    min = std::max(min, whole_number(*node, "minItems", 0));
+    rules.min = std::max(rules.min, whole_number(*node, "minItems", 0));
     const int64_t most = whole_number(*node, "maxItems", -1);
-    if (most >= 0) max = max < 0 ? most : std::min(max, most);
-    if (const Json* flag = find(*node, "uniqueItems")) unique = unique || flag->get<bool>();
+    if (most >= 0) rules.max = rules.max < 0 ? most : std::min(rules.max, most);
+    if (const Json* flag = find(*node, "uniqueItems")) rules.unique = rules.unique || flag->get<bool>();
     const Json* contained = find(*node, "contains");
     if (contained == nullptr) continue;
     const int64_t least = whole_number(*node, "minContains", 1);
-    if (find(*node, "maxContains") != nullptr || least > 1 || (contains != nullptr && least > 0)) {
-      return fail(
-          Status::unsupported("maxContains, minContains above 1 and two contains for one array are not supported"));
+    if (find(*node, "maxContains") != nullptr || least > 1 || (rules.contains != nullptr && least > 0)) {
+      fail(Status::unsupported("maxContains, minContains above 1 and two contains for one array are not supported"));
+      return std::nullopt;
     }
-    if (least == 1) contains = contained;
+    if (least == 1) rules.contains = contained;
   }
-  const auto prefix = static_cast<int64_t>(prefix_length(leaf));
-  if (max > kNoArrayIsLonger) max = -1;
-  if (max >= 0 && min > max) return;
-  if (max == 0 || (max == 1 && min <= 1)) unique = false;
-  const Mode inner{mode.one_spelling || unique};
+  return rules;
+}
+
+void SchemaCompiler::limit_unique(StateId open, const SchemaLeaf& leaf, const SchemaSet& origin, ArrayRules& rules) {
+  UniqueElements elements;
+  if (prefix_length(leaf) == 0) {
+    if (std::optional<std::vector<std::string>> values = finite_values(item_set(leaf, origin, 0))) {
+      elements.all = std::move(*values);
+      const auto count = static_cast<int64_t>(elements.all.size());
+      rules.max = rules.max < 0 ? count : std::min(rules.max, count);
+      if (rules.min > rules.max) return;
+    }
+  }
+  builder_.set_unique(open, std::move(elements));
+}
+
+namespace {
+
+// One row of states without and one with the contained element; a column per element so far.
+struct ArrayColumn {
+  StateId state[2] = {0, 0};
+  bool made[2] = {false, false};
+
+  StateId at(int found, GrammarBuilder& builder) {
+    if (!made[found]) state[found] = builder.add_state();
+    made[found] = true;
+    return state[found];
+  }
+};
+
+}  // namespace
+
+void SchemaCompiler::emit_array(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode) {
+  std::optional<ArrayRules> rules = array_rules(leaf);
+  if (!rules) return;
+  if (rules->max > kNoArrayIsLonger) rules->max = -1;
+  if (rules->max >= 0 && rules->min > rules->max) return;
+  if (rules->max == 0 || (rules->max == 1 && rules->min <= 1)) rules->unique = false;
+  const Mode inner{mode.one_spelling || rules->unique};
   const StateId open = emit_open(from, '[', inner);
-  if (unique) {
-    UniqueElements elements;
-    if (prefix == 0) {
-      if (std::optional<std::vector<std::string>> values = finite_values(item_set(leaf, origin, 0))) {
-        elements.all = std::move(*values);
-        const auto count = static_cast<int64_t>(elements.all.size());
-        max = max < 0 ? count : std::min(max, count);
-        if (min > max) return;
-      }
-    }
-    builder_.set_unique(open, std::move(elements));
-  }
-  // One row of states without and one with the contained element; a column per element so far.
-  const int64_t columns = max >= 0 ? max : std::max(min, prefix);
-  struct Column {
-    StateId state[2] = {0, 0};
-    bool made[2] = {false, false};
-  };
-  Column now;
+  if (rules->unique) limit_unique(open, leaf, origin, *rules);
+  const auto [min, max, unique, contains] = *rules;
+  if (max >= 0 && min > max) return;
+  const int64_t columns = max >= 0 ? max : std::max(min, static_cast<int64_t>(prefix_length(leaf)));
+  ArrayColumn now;
   now.state[contains == nullptr] = open;
   now.made[contains == nullptr] = true;
   for (int64_t count = 0; builder_.within_limits(); ++count) {
@@ -128,14 +146,7 @@ void SchemaCompiler::emit_array(StateId from, StateId end, const SchemaLeaf& lea
     if (max >= 0 && count == max) return;
     const bool last = max < 0 && count == columns;  // loops
     const SchemaSet items = item_set(leaf, origin, static_cast<size_t>(count));
-    Column next;
-    const auto target = [&](int found) {
-      if (!next.made[found]) {
-        next.state[found] = builder_.add_state();
-        next.made[found] = true;
-      }
-      return next.state[found];
-    };
+    ArrayColumn next;
     std::vector<std::tuple<StateId, SchemaSet, int>> steps;
     for (const int found : {0, 1}) {
       if (!now.made[found]) continue;
@@ -147,7 +158,7 @@ void SchemaCompiler::emit_array(StateId from, StateId end, const SchemaLeaf& lea
         steps.emplace_back(at, std::move(both), 1);
       }
     }
-    for (auto& [at, set, found] : steps) emit_inner(at, set, target(found), inner);
+    for (auto& [at, set, found] : steps) emit_inner(at, set, next.at(found, builder_), inner);
     if (last) {
       // From here on every element is like this one.
       for (const int found : {0, 1}) {
@@ -159,7 +170,7 @@ void SchemaCompiler::emit_array(StateId from, StateId end, const SchemaLeaf& lea
         if (found == 0) {
           SchemaSet both = more;
           both.push_back({contains});
-          emit_inner(again, both, target(1), inner);
+          emit_inner(again, both, next.at(1, builder_), inner);
         }
       }
       return;

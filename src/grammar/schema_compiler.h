@@ -54,6 +54,15 @@ class SchemaCompiler {
 
   // schema_array.cc
   void emit_array(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode);
+  // What a leaf says of its arrays' lengths and elements; none: it was refused.
+  struct ArrayRules {
+    int64_t min = 0, max = -1;  // max -1: no limit
+    bool unique = false;
+    const Json* contains = nullptr;
+  };
+  std::optional<ArrayRules> array_rules(const SchemaLeaf& leaf);
+  // Of the array that begins at `open`: with a finite number of values there are no more elements than those.
+  void limit_unique(StateId open, const SchemaLeaf& leaf, const SchemaSet& origin, ArrayRules& rules);
   SchemaSet item_set(const SchemaLeaf& leaf, const SchemaSet& origin, size_t index);
   std::optional<std::vector<std::string>> finite_values(const SchemaSet& set);
 

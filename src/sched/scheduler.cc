@@ -75,7 +75,7 @@ Scheduler::Scheduler(const SchedulerConfig& config)
 
 Scheduler::~Scheduler() = default;
 
-Status Scheduler::add(ScheduledRequestSpec spec) {
+Status Scheduler::check_spec(const ScheduledRequestSpec& spec) const {
   const int64_t input_len = static_cast<int64_t>(spec.input_ids.size());
   const int64_t total = input_len + spec.max_new_tokens;
   if (spec.id == kNoRequest || requests_.contains(spec.id)) {
@@ -118,7 +118,11 @@ Status Scheduler::add(ScheduledRequestSpec spec) {
                                       std::to_string(config_.max_queued_requests) +
                                       "); try again later");
   }
+  return {};
+}
 
+Status Scheduler::add(ScheduledRequestSpec spec) {
+  WW_RETURN_IF_ERROR(check_spec(spec));
   auto request = std::make_unique<Request>();
   request->tokens = std::move(spec.input_ids);
   request->prompt_len = request->num_tokens();

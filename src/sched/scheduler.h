@@ -360,6 +360,10 @@ class Scheduler {
   void save_state(Request& request, const StepRow& row, Step& step);
   void hang_up_states(Request& request, int tokens);
   void release_state(Request& request);
+  Status check_spec(const ScheduledRequestSpec& spec) const;
+  // `refs`: how many holders a page has, by those audited before.
+  Status audit_request(const Request& request, std::vector<int>& refs) const;
+  Status audit_pool(const std::vector<int>& refs) const;
   Status audit_states() const;
 
   // scheduler.cc: the rest of a request's life

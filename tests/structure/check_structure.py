@@ -62,6 +62,65 @@ def sizes(root):
                         yield f"{path}:{number} has {len(line)} columns, at most {MAX_COLUMNS} are allowed"
 
 
+MAX_FUNCTION_LINES = 60
+# Functions that are longer, with the lines that they may have: they may become shorter, and the numbers with them.
+LONG_FUNCTIONS = {
+    ("src/attention/backends/fa3/kernels/sm90_extend.cuh", "sm90_extend"): 86,
+    ("src/attention/backends/flashinfer/kernels/sm80_decode_state.cuh", "accumulate"): 71,
+    ("src/attention/cuda/decode_plan.cuh", "decode_plan"): 90,
+    ("src/grammar/schema_object.cc", "emit_object"): 96, ("src/ops/linear.cc", "pack"): 66,
+    ("src/attention/backends/torch_native/cuda_attention.cu", "attention_kernel"): 83,
+    ("src/engine/engine_impl.cc", "start_cpu"): 68, ("src/engine/gpu_start.cc", "start_gpu"): 61,
+    ("src/model/gpu_decoder.cc", "reserve"): 61,
+    ("src/ops/cuda/lora.cuh", "lora_expand_kernel"): 72, ("src/ops/cuda/lora.cuh", "lora_shrink_kernel"): 67,
+}
+# Each is one list.
+LISTS = ("src/flags/flag_table.cc", "src/server/metrics.cc")
+FUNCTION_END = re.compile(r"\)\s*(const)?\s*(noexcept)?\s*(override)?\s*(->.*)?\{$")
+FUNCTION = re.compile(r"^( {0,4})[A-Za-z_~]")
+NO_FUNCTION = re.compile(r"^\s*(if|for|while|switch|else|do|return|namespace|struct|class|enum)\b")
+
+
+def function_begin(lines, number):
+    """The line where a function begins whose signature ends in this one, with its indentation; None: there is none."""
+    if not FUNCTION_END.search(lines[number]):
+        return None
+    for first in range(number, max(number - 8, -1), -1):
+        begin = FUNCTION.match(lines[first])
+        if begin and not NO_FUNCTION.match(lines[first]) and (first == number or lines[first].endswith((",", "("))):
+            return first, begin.group(1)
+        if first < number and not lines[first].endswith((",", "(", "&", "|")):
+            return None
+    return None
+
+
+def long_functions(root):
+    """Functions that are too long, by the indentation of their first and last line; tests tell stories."""
+    for folder, _, files in sorted(os.walk(os.path.join(root, "src"))):
+        for name in sorted(files):
+            path = os.path.relpath(os.path.join(folder, name), root)
+            if not name.endswith((".h", ".cc", ".cu", ".cuh")) or name.endswith(("_test.cc", "_fuzz.cc")):
+                continue
+            if "testing" in path or path in LISTS:
+                continue
+            with open(os.path.join(root, path), encoding="utf-8") as f:
+                lines = f.read().split("\n")
+            number = 0
+            while number < len(lines):
+                begin = function_begin(lines, number)
+                number += 1
+                if begin is None:
+                    continue
+                first, indentation = begin
+                while number < len(lines) and not lines[number].startswith(indentation + "}"):
+                    number += 1
+                length = number - first + 1
+                words = re.findall(r"(\w+)\(", lines[first])
+                allowed = max([LONG_FUNCTIONS.get((path, word), MAX_FUNCTION_LINES) for word in words] or [MAX_FUNCTION_LINES])
+                if length > allowed:
+                    yield f"{path}:{first + 1} has a function of {length} lines, at most {allowed} are allowed"
+
+
 def included(path):
     with open(path, encoding="utf-8") as f:
         return re.findall(r'^#include "([^"]+)"', f.read(), re.M)
@@ -98,7 +157,7 @@ def main():
             lines = len(f.readlines())
         if lines > MAX_README_LINES:
             broken.append(f"{readme} has {lines} lines, at most {MAX_README_LINES} are allowed")
-    broken += [*runtime_calls(root), *sizes(root)]
+    broken += [*runtime_calls(root), *sizes(root), *long_functions(root)]
     print("\n".join(broken) or "structure: every rule holds")
     return 1 if broken else 0
 

@@ -193,6 +193,22 @@ MaskBounds::Bound MaskBounds::compare(Op op, ValueType operand, const Bound& a,
   return {always ? 1 : 0, never ? 0 : 1};
 }
 
+// exp, log, tanh and sqrt, before rounding.
+MaskBounds::Bound MaskBounds::growing_op(Op op, const Bound& a) {
+  const bool nan = a.may_be_nan || ((op == Op::log || op == Op::sqrt) && a.real_low < 0);
+  switch (op) {
+    case Op::exp:
+      return {0, 0, a.real_low < -80 ? 0 : std::exp(a.real_low), a.real_high > 85 ? kInfinity : std::exp(a.real_high),
+              nan};
+    case Op::log:
+      return {0, 0, a.real_low < 1e-30 ? -kInfinity : std::log(a.real_low) - kFunctionError,
+              a.real_high < 1e-30 ? 0 : std::log(a.real_high) + kFunctionError, nan};
+    case Op::tanh: return {0, 0, std::tanh(a.real_low), std::tanh(a.real_high), nan};
+    default:  // sqrt
+      return {0, 0, a.real_low > 0 ? std::sqrt(a.real_low) : 0, a.real_high > 0 ? std::sqrt(a.real_high) : 0, nan};
+  }
+}
+
 MaskBounds::Bound MaskBounds::real_op(Op op, const Bound& a, const Bound& b) {
   const bool binary = operand_count(op) == 2;
   const auto infinite = [](const Bound& x) { return std::isinf(x.real_low) || std::isinf(x.real_high); };
@@ -233,25 +249,11 @@ MaskBounds::Bound MaskBounds::real_op(Op op, const Bound& a, const Bound& b) {
       };
       return {0, 0, pick(a.real_low, b.real_low), pick(a.real_high, b.real_high), false};
     }
-    case Op::exp:
-      low = a.real_low < -80 ? 0 : std::exp(a.real_low);
-      high = a.real_high > 85 ? kInfinity : std::exp(a.real_high);
-      error = kFunctionError;
-      break;
-    case Op::log:
-      nan |= a.real_low < 0;
-      low = a.real_low < 1e-30 ? -kInfinity : std::log(a.real_low) - kFunctionError;
-      high = a.real_high < 1e-30 ? 0 : std::log(a.real_high) + kFunctionError;
-      error = kFunctionError;
-      break;
-    case Op::tanh:
-      low = std::tanh(a.real_low), high = std::tanh(a.real_high);
-      error = kFunctionError;
-      break;
-    default:  // sqrt
-      nan |= a.real_low < 0;
-      low = a.real_low > 0 ? std::sqrt(a.real_low) : 0;
-      high = a.real_high > 0 ? std::sqrt(a.real_high) : 0;
+    default: {
+      const Bound grown = growing_op(op, a);
+      low = grown.real_low, high = grown.real_high, nan = grown.may_be_nan;
+      if (op != Op::sqrt) error = kFunctionError;
+    }
   }
   low -= std::fabs(low) * error + kTiny;
   high += std::fabs(high) * error + kTiny;

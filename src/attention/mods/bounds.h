@@ -55,6 +55,7 @@ class MaskBounds {
   Bound compare(Op op, ValueType operand, const Bound& a, const Bound& b) const;
   Bound from_affine(int64_t by_x, int64_t by_y, int64_t offset) const;
   static Bound real_op(Op op, const Bound& a, const Bound& b);
+  static Bound growing_op(Op op, const Bound& a);
   static Bound join(const Bound& a, const Bound& b);
 
   const Expression& expression_;

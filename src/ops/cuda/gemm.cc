@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "base/log.h"
@@ -321,15 +322,13 @@ Result<GpuGemm::Algorithm> GpuGemm::choose_invariant(const GemmCall& call, Strea
     }
     return score;
   };
-  const cublasLtMatmulAlgo_t* best = nullptr;
+  std::optional<Algorithm> best;
   double best_score = std::numeric_limits<double>::infinity();
   for (const cublasLtMatmulAlgo_t& candidate : candidates) {
     WW_ASSIGN_OR_RETURN(const double score, try_one(candidate));
-    if (score < 0 || score >= best_score) continue;
-    best_score = score;
-    best = &candidate;
+    if (score >= 0 && score < best_score) best = {candidate}, best_score = score;
   }
-  if (best != nullptr) return Algorithm{*best};
+  if (best) return *best;
   return Status::unsupported("--enable-deterministic-inference: cuBLASLt has no algorithm for " +
                              std::to_string(call.linear->out_features) + " x " +
                              std::to_string(call.linear->in_features) + " that gives a row the same bits in any batch; "
