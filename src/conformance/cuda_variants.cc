@@ -72,6 +72,9 @@ class DevicePools : public DeviceMemory {
  public:
   DevicePools(const Problem& problem, const Forward& forward)
       : problem_id_(problem.id()), k_(forward.call.k), v_(forward.call.v) {
+    const int64_t gap = far_gap(forward);
+    k_.data = allocate(std::max(forward.k_bytes.data, gap > 0 ? gap + forward.v_bytes.data : 0));
+    v_.data = gap > 0 && k_.data != nullptr ? static_cast<const char*>(k_.data) + gap : allocate(forward.v_bytes.data);
     upload_pool(forward, forward.call.k, forward.k_bytes, k_);
     upload_pool(forward, forward.call.v, forward.v_bytes, v_);
     // Copies of pageable memory return before they have arrived, and the backend's stream waits for no other.
@@ -92,6 +95,20 @@ class DevicePools : public DeviceMemory {
   }
 
  private:
+  static int64_t page_elements(const Forward& forward, const KvPoolView& host) {
+    return std::min<int64_t>(host.page_stride, int64_t{forward.batch.page_size} * host.token_stride);
+  }
+
+  // Where V's pages may stand behind K's in the same memory, in bytes: pages that lie far apart (48 GiB of f32, which a
+  // GPU of 80 has once) leave room for both. 0: they have memory of their own.
+  static int64_t far_gap(const Forward& forward) {
+    constexpr size_t kFarBytes = size_t{1} << 30;
+    const KvPoolView &k = forward.call.k, &v = forward.call.v;
+    if (forward.k_bytes.data < kFarBytes || k.format != v.format || k.page_stride != v.page_stride) return 0;
+    const int64_t page = page_elements(forward, k), bits = kv_format_bits(k.format);
+    return page + page_elements(forward, v) <= k.page_stride ? page * bits / 8 : 0;
+  }
+
   // `rows` pieces of `row_bytes`, `pitch_bytes` apart on both sides.
   static constexpr size_t kLargestPitchBytes = 1 << 20;  // far apart they are copied one by one
   void upload_pieces(void* to, const void* from, size_t pitch_bytes, size_t row_bytes, size_t rows) {
@@ -105,14 +122,12 @@ class DevicePools : public DeviceMemory {
     }
   }
 
-  // Only the pages are copied: what lies between far ones is never touched.
+  // Into device.data. Only the pages are copied: what lies between far ones is never touched.
   void upload_pool(const Forward& forward, const KvPoolView& host, const Forward::PoolBytes& bytes,
                    KvPoolView& device) {
     const int bits = kv_format_bits(host.format);
-    const int64_t used = std::min<int64_t>(
-        host.page_stride, int64_t{forward.batch.page_size} * host.token_stride);
+    const int64_t used = page_elements(forward, host);
     const int64_t elements = static_cast<int64_t>(bytes.data) * 8 / bits;
-    device.data = allocate(bytes.data);
     uint8_t* scales = nullptr;
     if (host.block_scales != nullptr) {
       scales = static_cast<uint8_t*>(allocate(bytes.block_scales));
