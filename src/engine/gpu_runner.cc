@@ -120,6 +120,7 @@ Status GpuRunner::reserve() {
   // tuning the first step would come at once, and what it writes could be cleared after it.
   WW_RETURN_IF_ERROR(wait_for_stream(cudaStreamLegacy, "clearing memory"));
   table_rows_.resize(requests);
+  WW_ASSIGN_OR_RETURN(expert_load_, GpuExpertLoad::create(*parts_.model));
   if (parts_.states != nullptr && options_.max_proposals > 0) {
     WW_ASSIGN_OR_RETURN(accepted_, DeviceBuffer::allocate(requests * sizeof(int32_t), "accepted proposals"));
     WW_ASSIGN_OR_RETURN(host_accepted_, PinnedBuffer::allocate(requests * sizeof(int32_t), "accepted proposals"));

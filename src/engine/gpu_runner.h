@@ -12,7 +12,7 @@
 // are log-probabilities of prompts. launch() waits for a draft model's guesses, too, and for a step whose rows the
 // draft model is to be shown when it is done. With recurrent layers it waits for a step with proposals: what their
 // states are committed with is overwritten by the next step.
-// One thread calls everything.
+// One thread calls everything but expert_load().
 #pragma once
 
 #include <array>
@@ -31,6 +31,7 @@
 #include "engine/verify.h"
 #include "lora/gpu_adapters.h"
 #include "model/gpu_decoder.h"
+#include "model/gpu_expert_load.h"
 #include "model/gpu_kv_cache.h"
 #include "sample/sampler.h"
 #include "spec/drafter.h"
@@ -76,6 +77,9 @@ class GpuRunner : public DeviceRunner {
 
   void launch(DeviceStep* step) override;
   void wait(DeviceStep* step) override;
+  std::vector<ExpertLayerLoad> expert_load() const override {
+    return expert_load_ != nullptr ? expert_load_->summary() : std::vector<ExpertLayerLoad>();
+  }
 
  private:
   // A launched step, until it is finished.
@@ -162,6 +166,7 @@ class GpuRunner : public DeviceRunner {
 
   GpuParts parts_;
   GpuRunnerOptions options_;
+  std::unique_ptr<GpuExpertLoad> expert_load_;  // null: there are no experts
   Sampler sampler_;
   GpuEditedRows edited_rows_;
   std::vector<gpu::EditedSample> edited_;  // of the step at hand

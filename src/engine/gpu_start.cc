@@ -179,6 +179,7 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
                                           .keep_hidden = draft && draft->options.eagle && draft->target_layers.empty(),
                                           .keep_layers = draft ? draft->target_layers : std::vector<int>(),
                                           .routing_dice = args.routing_dice,
+                                          .count_experts = true,
                                           .adapters = parts.adapters ? &parts.adapters->model() : nullptr,
                                           .max_adapters = options.max_adapters,
                                           .max_requests = options.max_requests,

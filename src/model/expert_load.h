@@ -1,5 +1,5 @@
-// How often each expert of each layer was chosen since the start, for /metrics. Written by the device's thread
-// after a layer (the CPU) or from counts that a GPU hands over now and then; read by any thread.
+// How often each expert of each layer was chosen since the start, for /metrics. On CPUs the device's thread writes it
+// after a layer and any thread reads; a GPU counts in its own memory (model/gpu_expert_load.h).
 #pragma once
 
 #include <algorithm>
@@ -11,6 +11,23 @@
 #include "warpweave/engine.h"
 
 namespace warpweave {
+
+// The layers in which some expert was chosen. count(layer, expert): rows that chose it.
+template <typename Count>
+std::vector<ExpertLayerLoad> summarize_expert_load(int layers, int experts, const Count& count) {
+  std::vector<ExpertLayerLoad> out;
+  for (int i = 0; i < layers; ++i) {
+    ExpertLayerLoad layer{.layer = i, .experts = experts};
+    for (int e = 0; e < experts; ++e) {
+      const uint64_t rows = count(i, e);
+      layer.choices += rows;
+      layer.busiest = std::max(layer.busiest, rows);
+      layer.never_chosen += rows == 0;
+    }
+    if (layer.choices > 0) out.push_back(layer);
+  }
+  return out;
+}
 
 class ExpertLoad {
  public:
@@ -27,20 +44,10 @@ class ExpertLoad {
     for (std::atomic<uint64_t>& count : counts_) count.store(0, std::memory_order_relaxed);
   }
 
-  // The layers in which some expert was chosen.
   std::vector<ExpertLayerLoad> summary() const {
-    std::vector<ExpertLayerLoad> out;
-    for (size_t first = 0; first < counts_.size(); first += experts_) {
-      ExpertLayerLoad layer{.layer = static_cast<int>(first / experts_), .experts = experts_};
-      for (int e = 0; e < experts_; ++e) {
-        const uint64_t count = counts_[first + e].load(std::memory_order_relaxed);
-        layer.choices += count;
-        layer.busiest = std::max(layer.busiest, count);
-        layer.never_chosen += count == 0;
-      }
-      if (layer.choices > 0) out.push_back(layer);
-    }
-    return out;
+    return summarize_expert_load(static_cast<int>(counts_.size()) / experts_, experts_, [&](int layer, int e) {
+      return counts_[static_cast<size_t>(layer) * experts_ + e].load(std::memory_order_relaxed);
+    });
   }
 
  private:

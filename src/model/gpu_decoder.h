@@ -41,6 +41,7 @@ struct GpuDecoderLimits {
   bool keep_hidden = false;      // hidden() is wanted
   std::vector<int> keep_layers = {};  // in place of that: hidden() of these layers, as DecoderModel::keep_layers()
   bool routing_dice = false;     // experts are drawn, for benchmarks (ops/cuda/experts.h)
+  bool count_experts = false;    // experts()->load() is wanted
   const gpu::LoraModel* adapters = nullptr;  // outlives the model; null: none are served
   int max_adapters = 0;          // of the rows of one forward
   // Of recurrent layers.
@@ -118,6 +119,8 @@ class GpuDecoder {
   const GpuDecoderWeights& weights() const { return weights_; }
   const DecoderSpec& spec() const { return spec_; }
   bool has_head() const { return !weights_.lm_head.empty(); }
+  // Null: no layer has any.
+  const GpuExperts* experts() const { return experts_.get(); }
   float embedding_scale() const { return spec_.embedding_scale; }
   // out [count, vocab] from rows [count, hidden] of the serving dtype that no norm is wanted of. `head`: some of the
   // head's rows, which are then the columns; null: all.

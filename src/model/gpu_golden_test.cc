@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "model/gpu_expert_load.h"
 #include "model/testing/gpu_run.h"
 
 namespace warpweave {
@@ -90,6 +91,33 @@ INSTANTIATE_TEST_SUITE_P(
       std::replace(name.begin(), name.end(), '-', '_');
       return name;
     });
+
+// As on the CPU (family_test.cc): layer 1 of 3 is dense, the last layer's experts see the row with wanted logits alone.
+TEST(GpuFamilyMoe, CountsWhichExpertsWereChosen) {
+  WW_NEED_GPU(arch);
+  auto run = GpuRun::open("tests/golden/families/qwen3-moe", {}, *arch);
+  ASSERT_TRUE(run.ok()) << run.status().message();
+  auto counted = GpuExpertLoad::create((*run)->model());
+  ASSERT_TRUE(counted.ok() && *counted != nullptr);
+  EXPECT_TRUE((*counted)->summary().empty());
+  const int32_t ids[] = {5, 6, 7, 8, 9, 10, 11, 12};
+  ASSERT_TRUE((*run)->feed(ids, 1).ok());
+  const std::vector<ExpertLayerLoad> load = (*counted)->summary();
+  ASSERT_EQ(load.size(), 2u);
+  EXPECT_EQ(load[0].layer, 0);
+  EXPECT_EQ(load[0].experts, 6);
+  EXPECT_EQ(load[0].choices, 8 * 2u);
+  EXPECT_GE(load[0].busiest, 3u);
+  EXPECT_LE(load[0].busiest, 8u);
+  EXPECT_EQ(load[1].layer, 2);
+  EXPECT_EQ(load[1].choices, 2u);
+  EXPECT_EQ(load[1].never_chosen, 4);
+
+  auto dense = GpuRun::open("tests/golden/families/llama", {}, *arch);
+  ASSERT_TRUE(dense.ok()) << dense.status().message();
+  auto none = GpuExpertLoad::create((*dense)->model());
+  EXPECT_TRUE(none.ok() && *none == nullptr);
+}
 
 }  // namespace
 }  // namespace warpweave

@@ -48,7 +48,8 @@ Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, G
   get(plan.weights, pairs, sizeof(float));
   get(plan.offsets, rule.all_experts() + 1, sizeof(int32_t));
   get(plan.place_of, pairs, sizeof(int32_t));
-  get(plan.tiles, gpu::most_expert_tiles(pairs, rule.all_experts(), gpu::kPortableTilePlaces), sizeof(gpu::ExpertTile));
+  get(plan.tiles, gpu::most_expert_tiles(places, rule.all_experts(), gpu::kPortableTilePlaces),
+      sizeof(gpu::ExpertTile));
   get(plan.num_tiles, 1, sizeof(int32_t));
   get(plan.counts, gpu::expert_plan_blocks(rows) * rule.all_experts(), sizeof(int32_t));
   get(plan.histogram, rule.all_experts(), sizeof(int32_t));
@@ -58,7 +59,12 @@ Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, G
     get(out->codes_, places * widest, 1);
     get(out->code_scales_, places, sizeof(float));
   }
+  const auto counters = static_cast<int64_t>(options.spec.layers.size()) * out->experts_counted();
+  if (options.counts) get(out->load_, counters, sizeof(uint64_t));
   WW_RETURN_IF_ERROR(workspace.status());
+  if (options.counts) {
+    WW_RETURN_IF_ERROR(fill_now(out->load_, 0, counters * sizeof(uint64_t), "the experts' counters"));
+  }
   WW_RETURN_IF_ERROR(fill_now(plan.arrived, 0, sizeof(int32_t), "the experts' counters"));
   WW_RETURN_IF_ERROR(fill_now(plan.histogram, 0, rule.all_experts() * sizeof(int32_t), "the experts' counters"));
   return out;
@@ -67,6 +73,12 @@ Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, G
 gpu::RoutingDice GpuExperts::dice(const Step& step) const {
   if (!options_.dice) return {};
   return {step.positions, static_cast<uint32_t>(step.layer_index + 1)};
+}
+
+gpu::ExpertPlan GpuExperts::plan_of(const Step& step) const {
+  gpu::ExpertPlan out = plan_;
+  if (load_ != nullptr) out.load = load_ + int64_t{step.layer_index} * experts_counted();
+  return out;
 }
 
 gpu::WeightPrefetch GpuExperts::ahead(const GpuExpertLayer& experts, int64_t rows) const {
@@ -106,8 +118,9 @@ gpu::NormRouteCall GpuExperts::norm_route_call(const Step& step) const {
     call.code_scales = code_scales_;
   }
   call.logits = logits_;
-  call.plan = plan_;
+  call.plan = plan_of(step);
   call.dice = dice(step);
+  call.kv_slots = step.kv_slots;
   return call;
 }
 
@@ -127,9 +140,10 @@ Status GpuExperts::plan(const Step& step, int tile_places, gpu::GpuGemm& gemm) {
                      .rule = rule_of(options_.spec.router, weights.experts),
                      .correction = weights.router_correction.data,
                      .tile_places = tile_places,
-                     .plan = plan_,
+                     .plan = plan_of(step),
                      .dice = dice(step),
-                     .shared_gate = {step.h, options_.dtype, options_.spec.hidden_size, weights.shared_gate.data}},
+                     .shared_gate = {step.h, options_.dtype, options_.spec.hidden_size, weights.shared_gate.data},
+                     .kv_slots = step.kv_slots},
                     step.stream);
   return {};
 }
@@ -141,7 +155,7 @@ void GpuExperts::products(const Step& step, int tile_places, bool shared_rows) {
   const bool wgmma = by_wgmma(experts), codes = wgmma && in_8_bits(experts);
   gpu::ExpertProductCall call;
   call.places = shared_rows ? shared_places(rule, step.rows) : step.rows * rule.of_row();
-  call.plan = plan_;
+  call.plan = plan_of(step);
   call.tile_places = tile_places;
   call.y_dtype = options_.dtype;
   const auto multiply = [&](const ExpertWeights& weights, const void* x, void* y) {

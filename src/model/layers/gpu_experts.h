@@ -29,6 +29,7 @@ class GpuExperts {
     bool in_8_bits = false;       // some layers' experts are
     bool batch_invariant = false;
     bool dice = false;            // experts are drawn (gpu::RoutingDice)
+    bool counts = false;          // load() is wanted
   };
   // Memory comes from `workspace` and stays its own. The rule is one that check_gpu_model() lets pass.
   static Result<std::unique_ptr<GpuExperts>> create(const Options& options, GpuWorkspace& workspace);
@@ -43,6 +44,7 @@ class GpuExperts {
     bool normed = false;          // they are there
     const float* h_f32 = nullptr; // the same for a router in f32
     const int32_t* positions = nullptr;
+    const int32_t* kv_slots = nullptr;  // null: no row is padding
     void* stream = nullptr;
   };
   // What the norm before a step of so many rows asks for ahead: the first experts' weights, where nearly all are chosen
@@ -53,6 +55,9 @@ class GpuExperts {
   bool wants_f32_rows(const GpuExpertsWeights& weights) const { return weights.router.dtype == DType::f32; }
   // Leaves sums() to be added to x.
   Status run(const Step& step, gpu::GpuGemm& gemm);
+  // How often rows chose each expert since the start, [layers, experts_counted()] in GPU memory; null: nobody counts.
+  const uint64_t* load() const { return load_; }
+  int experts_counted() const { return options_.spec.router.all_experts(); }
   // Valid until the next run().
   gpu::ExpertSums sums(const Step& step) const;
 
@@ -60,6 +65,7 @@ class GpuExperts {
   explicit GpuExperts(const Options& options) : options_(options) {}
   gpu::NormRouteCall norm_route_call(const Step& step) const;
   gpu::RoutingDice dice(const Step& step) const;
+  gpu::ExpertPlan plan_of(const Step& step) const;
   Status plan(const Step& step, int tile_places, gpu::GpuGemm& gemm);
   void products(const Step& step, int tile_places, bool shared_rows);
 
@@ -70,6 +76,7 @@ class GpuExperts {
   void* act_ = nullptr;           // [places, ffn]
   uint8_t* codes_ = nullptr;      // [places, hidden or ffn] in 8 bits
   float* code_scales_ = nullptr;
+  uint64_t* load_ = nullptr;
 };
 
 }  // namespace warpweave

@@ -15,6 +15,7 @@ Status GpuExpertsFeedForward::forward(const GpuLayerCall& call) {
   step.h = x.h();
   step.h_f32 = x.h_f32();
   step.positions = call.batch.device.positions;
+  step.kv_slots = call.batch.device.kv_slots;
   step.stream = x.stream();
   if (x.has_partials() || x.norm_spec().layer_norm || !experts_.norms_itself(step)) {
     step.normed = true;

@@ -56,6 +56,7 @@ class GpuRun {
     WW_ASSIGN_OR_RETURN(run->model_, GpuDecoder::create(bundle.config, build, std::move(weights),
                                                         {.max_tokens = options.max_tokens,
                                                          .max_logits_rows = options.max_tokens,
+                                                         .count_experts = true,
                                                          .adapters = options.adapters,
                                                          .max_adapters = options.adapters != nullptr ? 1 : 0,
                                                          .linear = {options.linear, options.linear, "", false},
@@ -129,6 +130,7 @@ class GpuRun {
   void restart() { length_ = 0; }
   // Of the sequence from now on; -1: none.
   void set_adapter(int slot) { adapter_slot_ = slot; }
+  const GpuDecoder& model() const { return *model_; }
   gpu::GpuGemm& gemm() { return model_->gemm(); }
   GpuStateCache& states() { return *states_; }
   void* stream() const { return stream_.get(); }

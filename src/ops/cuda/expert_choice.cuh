@@ -179,6 +179,15 @@ __device__ __forceinline__ int diced(const RoutingDice& dice, int64_t row, const
   }
 }
 
+__device__ __forceinline__ bool is_padding(const int32_t* kv_slots, int64_t row) {
+  return kv_slots != nullptr && __ldg(kv_slots + row) < 0;
+}
+
+// Counts a row more of an expert, for /metrics.
+__device__ __forceinline__ void count_row(uint64_t* load, int expert) {
+  if (load != nullptr) atomicAdd(reinterpret_cast<unsigned long long*>(load) + expert, 1ull);
+}
+
 // Lane j has choice j of its row.
 struct Choice {
   int expert;

@@ -43,13 +43,12 @@ __device__ void exclusive_scan(int32_t* values, int n) {
   }
 }
 
-// From the experts' counts: offsets, tiles and the load. All threads of one CTA. `counts` becomes the offsets.
+// From the experts' counts: offsets and tiles. All threads of one CTA. `counts` becomes the offsets.
 __device__ void write_tiles(const ExpertPlanCall& call, int32_t* counts, int32_t* first_tile) {
   const int experts = call.rule.all_experts();
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
     const int count = counts[e], places = places_a_tile(count, call.tile_places);
     first_tile[e] = (count + places - 1) / places;
-    if (call.plan.load != nullptr) call.plan.load[e] += count;
   }
   __syncthreads();
   if (threadIdx.x / 32 < 2) exclusive_scan(threadIdx.x < 32 ? counts : first_tile, experts);
@@ -109,10 +108,10 @@ __device__ float gate_product(const SharedGate& shared, int64_t row) {
 // A warp's row; `counts` gets its experts, and place_of how many pairs of an expert came before.
 template <int kEach>
 __device__ void choose(const ExpertPlanCall& call, int row, int32_t* counts) {
-  const int k = call.rule.of_row(), lane = threadIdx.x % 32;
-  const float* const logits = call.logits + int64_t{row} * call.rule.num_experts;
-  Choice choice = choose_row<kEach>(call.rule, logits, call.correction, call.dice, row);
-  if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate.gate != nullptr, gate_product(call.shared_gate, row), choice);
+  const int k = call.rule.of_row(), lane = threadIdx.x % 32, from = is_padding(call.kv_slots, row) ? 0 : row;
+  const float* const logits = call.logits + int64_t{from} * call.rule.num_experts;
+  Choice choice = choose_row<kEach>(call.rule, logits, call.correction, call.dice, from);
+  if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate.gate != nullptr, gate_product(call.shared_gate, from), choice);
   if (lane >= k) return;
   call.plan.chosen[int64_t{row} * k + lane] = choice.expert;
   call.plan.weights[int64_t{row} * k + lane] = choice.weight;
@@ -126,7 +125,13 @@ __global__ void __launch_bounds__(kFewThreads, 1) plan_kernel(const __grid_const
   const int row = static_cast<int>(blockIdx.x) * (kFewThreads / 32) + threadIdx.x / 32;
   start_successor();
   wait_for_predecessor();
-  if (row < rows) choose<kEach>(call, row, call.plan.histogram);
+  if (row < rows) {
+    choose<kEach>(call, row, call.plan.histogram);
+    const int lane = threadIdx.x % 32;
+    if (lane < call.rule.of_row() && !is_padding(call.kv_slots, row)) {
+      count_row(call.plan.load, call.plan.chosen[int64_t{row} * call.rule.of_row() + lane]);
+    }
+  }
   if (!arrives_last(call.plan.arrived)) return;
 #pragma unroll 4
   for (int e = threadIdx.x; e < experts; e += kFewThreads) {
@@ -170,6 +175,9 @@ __global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_const
   }
   __syncthreads();
   if (blockIdx.x == 0) {
+    if (call.plan.load != nullptr && !is_padding(call.kv_slots, 0)) {
+      for (int e = threadIdx.x; e < experts; e += blockDim.x) call.plan.load[e] += totals[e];
+    }
     write_tiles(call, totals, first_tile);
   } else {
     if (threadIdx.x < 32) exclusive_scan(totals, experts);

@@ -176,7 +176,7 @@ __device__ void write_tiles(const NormRouteCall& call, const Choice& choice) {
     place[choice.expert] = 1;
     call.plan.chosen[row * k + lane] = choice.expert;
     call.plan.weights[row * k + lane] = choice.weight;
-    if (call.plan.load != nullptr) atomicAdd(&call.plan.load[choice.expert], 1);
+    if (!is_padding(call.kv_slots, row)) count_row(call.plan.load, choice.expert);
   }
   __syncthreads();
   if (row == 0) {
@@ -212,8 +212,9 @@ __global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_co
   const int row = threadIdx.x / 32;
   Choice choice = {};
   if (row < call.rows) {
-    choice = choose_row<kEach>(call.rule, call.logits + int64_t{row} * call.rule.num_experts, call.correction, call.dice, row);
-    if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate != nullptr, gate_product(call, kept, norms.scale, row), choice);
+    const int from = is_padding(call.kv_slots, row) ? 0 : row;
+    choice = choose_row<kEach>(call.rule, call.logits + int64_t{from} * call.rule.num_experts, call.correction, call.dice, from);
+    if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate != nullptr, gate_product(call, kept, norms.scale, from), choice);
   }
   write_tiles(call, choice);
 }

@@ -7,7 +7,8 @@
 // A row's (row, choice) pair j is number row * k + j. Pairs are sorted by expert into places; expert e has the places
 // [offsets[e], offsets[e + 1]). Up to kSharedRows rows may do without sorting: every active expert has kSharedRows places, one
 // for each row, chosen by it or not, as such a step waits for weights alone. Everything stays in GPU memory, so that a graph
-// can hold it and no call waits. A row's bits do not depend on the other rows of a call.
+// can hold it and no call waits. A row's bits do not depend on the other rows of a call. A row of padding (kv_slots -1,
+// behind the others) takes the first row's experts, so that no weights are read for it.
 #pragma once
 
 #include <cstdint>
@@ -62,12 +63,12 @@ struct ExpertPlan {
   float* weights = nullptr;       // [rows, k]
   int32_t* offsets = nullptr;     // [experts + 1]
   int32_t* place_of = nullptr;    // [pairs] the place of a pair
-  ExpertTile* tiles = nullptr;    // [most_tiles]
+  ExpertTile* tiles = nullptr;    // [most_expert_tiles()] of the products' places
   int32_t* num_tiles = nullptr;   // [1]
   int32_t* counts = nullptr;      // [expert_plan_blocks(), experts] pairs of a block of rows
   int32_t* histogram = nullptr;   // [experts] zero between calls
   int32_t* arrived = nullptr;     // [1] zero between calls
-  int32_t* load = nullptr;        // [experts] rows an expert had so far, for /metrics; or null
+  uint64_t* load = nullptr;       // [experts] rows an expert had so far, padding left out up to 256 rows; or null
 };
 
 // A row's weight for its shared experts: sigmoid(x[row] . gate).
@@ -94,6 +95,7 @@ struct ExpertPlanCall {
   ExpertPlan plan = {};
   RoutingDice dice = {};
   SharedGate shared_gate = {};
+  const int32_t* kv_slots = nullptr;  // [rows], or null: no row is padding
 };
 void plan_experts(const ExpertPlanCall& call, Stream stream);
 int64_t most_expert_tiles(int64_t pairs, int experts, int tile_places);
@@ -121,6 +123,7 @@ struct NormRouteCall {
   ExpertPlan plan = {};
   RoutingDice dice = {};
   const float* shared_gate = nullptr;  // [hidden] of SharedGate, or null
+  const int32_t* kv_slots = nullptr;   // [rows], or null: no row is padding
 };
 bool norm_route_takes(const NormRouteCall& call);
 void norm_route(const NormRouteCall& call, Stream stream);

@@ -162,12 +162,21 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
     const int64_t places = kSharedRows * std::min<int64_t>(s.rows * s.k, s.experts), widest = std::max(s.hidden, s.ffn);
     uint8_t* const coded = s.fp8 ? memory_->get<uint8_t>(places * widest) : nullptr;
     float* const scales = s.fp8 ? memory_->get<float>(places) : nullptr;
-    const NormRouteCall route = {.x = memory_->x, .rows = s.rows, .hidden = s.hidden, .norm_weight = device_norm,
-                                 .router = device_router, .rule = {.num_experts = s.experts, .k = s.k}, .h = memory_->h,
-                                 .dtype = s.dtype, .codes = coded, .code_scales = scales, .logits = memory_->logits,
-                                 .plan = memory_->plan};
+    NormRouteCall route = {.x = memory_->x, .rows = s.rows, .hidden = s.hidden, .norm_weight = device_norm,
+                           .router = device_router, .rule = {.num_experts = s.experts, .k = s.k}, .h = memory_->h,
+                           .dtype = s.dtype, .codes = coded, .code_scales = scales, .logits = memory_->logits,
+                           .plan = memory_->plan};
     ASSERT_TRUE(norm_route_takes(route));
     ASSERT_TRUE(expert_gemm_takes(memory_->gate_up) && expert_gemm_takes(memory_->down));
+    std::vector<int32_t> slots(s.rows, 7);
+    slots.back() = s.rows > 1 ? -1 : 7;
+    int32_t* const device_slots = memory_->get<int32_t>(s.rows);
+    to_device(slots, device_slots);
+    route.kv_slots = device_slots;
+    norm_route(route, nullptr);
+    const auto padded = from_device(route.plan.chosen, s.rows * s.k);
+    for (int j = 0; j < s.k; ++j) ASSERT_EQ(padded[(s.rows - 1) * s.k + j], padded[j]);
+    route.kv_slots = nullptr;
     norm_route(route, nullptr);
     const auto bits = from_device(static_cast<const uint16_t*>(memory_->h), s.rows * s.hidden);
     for (size_t i = 0; i < bits.size(); ++i) h_[i] = s.dtype == DType::bf16 ? bf16_to_f32(bits[i]) : f16_to_f32(bits[i]);

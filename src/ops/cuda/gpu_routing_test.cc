@@ -149,6 +149,36 @@ TEST_P(RouteTest, DiceGiveEveryRowDifferentExperts) {
   expect_plan(memory.plan, c, 64);
 }
 
+// Rows of padding are the last ones.
+TEST_P(RouteTest, PaddingTakesTheFirstRowsExpertsAndIsNotCounted) {
+  const RouteCase& c = GetParam();
+  const int64_t real = (c.rows + 1) / 2, each = c.rule.of_row();
+  std::mt19937 random(6);
+  std::normal_distribution<float> normal(0, 2);
+  std::vector<float> logits(c.rows * c.rule.num_experts);
+  for (float& x : logits) x = normal(random);
+  std::vector<int32_t> slots(c.rows, -1);
+  std::iota(slots.begin(), slots.begin() + real, 0);
+  ExpertMemory memory(shape_of(c));
+  to_device(logits, memory.logits);
+  int32_t* const device_slots = memory.get<int32_t>(c.rows);
+  to_device(slots, device_slots);
+  memory.plan.load = memory.get<uint64_t>(c.rule.all_experts());
+  to_device(std::vector<uint64_t>(c.rule.all_experts()), memory.plan.load);
+  plan_experts({.logits = memory.logits, .rows = c.rows, .rule = c.rule, .plan = memory.plan, .kv_slots = device_slots}, nullptr);
+  expect_plan(memory.plan, c, 64);
+  const auto chosen = from_device(memory.plan.chosen, c.rows * each);
+  std::vector<uint64_t> expected(c.rule.all_experts());
+  for (int64_t row = 0; row < c.rows; ++row) {
+    for (int64_t j = 0; j < each; ++j) {
+      const int32_t expert = chosen[row * each + j];
+      ASSERT_EQ(expert, row < real ? expert : chosen[j]) << row;
+      if (row < real || c.rows > 256) ++expected[expert];
+    }
+  }
+  EXPECT_EQ(from_device(memory.plan.load, c.rule.all_experts()), expected);
+}
+
 const RouteCase kRoutes[] = {
     {1, {.num_experts = 8, .k = 2}},
     {7, {.num_experts = 128, .k = 8}},
