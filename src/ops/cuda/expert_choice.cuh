@@ -57,10 +57,10 @@ class RowChoice {
     const float inverse = __fdividef(1.0f, total);
     float sum = 0;
     for (int j = 0; j < rule_.k; ++j) {
-      const int expert = take_best();
-      const float of_expert = __shfl_sync(~0u, mine(score_, expert), expert % 32) * inverse;
+      const Best best = take_best();
+      const float of_expert = __shfl_sync(~0u, best.score, best.expert % 32) * inverse;
       sum += of_expert;
-      if (lane_ == j) chosen = expert, weight = of_expert;
+      if (lane_ == j) chosen = best.expert, weight = of_expert;
     }
     weight *= rule_.renormalise ? __fdividef(rule_.scale, sum + rule_.sum_epsilon) : rule_.scale;
   }
@@ -70,8 +70,8 @@ class RowChoice {
     for (int i = 0; i < kEach; ++i) choice_[i] = score_[i];
     for (int j = 0; j < rule_.k; ++j) {
       const uint32_t before = taken_;
-      const int expert = take_best();
-      const float best = __shfl_sync(~0u, mine(choice_, expert), expert % 32);
+      const Best taken = take_best();
+      const float best = __shfl_sync(~0u, taken.choice, taken.expert % 32);
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
@@ -79,7 +79,7 @@ class RowChoice {
         if (left && !(__fdividef(best - choice_[i], fmaxf(fabsf(choice_[i]), best)) > 2 * rule_.jitter)) sum += __expf(choice_[i] - best);
       }
       sum = warp_sum(sum);
-      if (lane_ == j) chosen = expert, weight = __fdividef(rule_.scale, sum);
+      if (lane_ == j) chosen = taken.expert, weight = __fdividef(rule_.scale, sum);
     }
   }
 
@@ -97,24 +97,32 @@ class RowChoice {
     return warp_sum(sum);
   }
 
+  // An expert; its own lane, expert % 32, has its score and choice.
+  struct Best {
+    int expert;
+    float score, choice;
+  };
+
   // The largest choice that is left, ties to the lower index; it is left no more.
-  __device__ int take_best() {
-    const int expert = best_among(0, rule_.num_experts);
-    if (expert % 32 == lane_) taken_ |= 1u << expert / 32;
-    return expert;
+  __device__ Best take_best() {
+    const Best best = best_among(0, rule_.num_experts);
+    if (best.expert % 32 == lane_) taken_ |= 1u << best.expert / 32;
+    return best;
   }
-  __device__ int best_among(int begin, int end) const {
+  // A lane carries its best's values along: asked for by number, they would stand in local memory.
+  __device__ Best best_among(int begin, int end) const {
     uint32_t best = 0;
-    int at = 1 << 30;
+    Best own = {1 << 30, 0, 0};
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int e = i * 32 + lane_;
       if ((taken_ >> i & 1) != 0 || e < begin || e >= end) continue;
       const uint32_t value = ordered(choice_[i]);
-      if (at == 1 << 30 || value > best) best = value, at = e;
+      if (own.expert == 1 << 30 || value > best) best = value, own = {e, score_[i], choice_[i]};
     }
     const uint32_t top = __reduce_max_sync(~0u, best);
-    return __reduce_min_sync(~0u, best == top ? at : 1 << 30);
+    own.expert = __reduce_min_sync(~0u, best == top ? own.expert : 1 << 30);
+    return own;
   }
 
   __device__ void drop_groups() {
@@ -122,12 +130,12 @@ class RowChoice {
     float of_group = -INFINITY;  // lane g's
     for (int g = 0; g < rule_.groups; ++g) {
       const uint32_t before = taken_;
-      const int best = best_among(g * size, (g + 1) * size);
-      float score = __shfl_sync(~0u, mine(choice_, best), best % 32);
+      const Best best = best_among(g * size, (g + 1) * size);
+      float score = __shfl_sync(~0u, best.choice, best.expert % 32);
       if (rule_.group_score == GroupScore::best_two && size > 1) {
-        if (best % 32 == lane_) taken_ |= 1u << best / 32;
-        const int second = best_among(g * size, (g + 1) * size);
-        score += __shfl_sync(~0u, mine(choice_, second), second % 32);
+        if (best.expert % 32 == lane_) taken_ |= 1u << best.expert / 32;
+        const Best second = best_among(g * size, (g + 1) * size);
+        score += __shfl_sync(~0u, second.choice, second.expert % 32);
         taken_ = before;
       }
       if (lane_ == g) of_group = score;
@@ -143,14 +151,6 @@ class RowChoice {
       const int e = i * 32 + lane_;
       if (e < rule_.num_experts && (kept >> e / size & 1) == 0) taken_ |= 1u << i;
     }
-  }
-
-  // Of an expert of this lane.
-  __device__ __forceinline__ float mine(const float (&values)[kEach], int expert) const {
-    float value = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) value = expert / 32 == i ? values[i] : value;
-    return value;
   }
 
   const RouterRule& rule_;

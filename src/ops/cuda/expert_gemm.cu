@@ -59,14 +59,18 @@ struct Walk {
   ExpertTile tile;
   int row;                      // of the weights
 
-  __device__ Walk(const Args& a) : at(blockIdx.x), end(__ldcg(a.num_tiles) * a.row_tiles), row_tiles(a.row_tiles) { locate(a); }
+  // The first tile is read beside their number: the array has room for one a CTA.
+  __device__ Walk(const Args& a) : at(blockIdx.x), row_tiles(a.row_tiles) {
+    const int tiles = __ldcg(a.num_tiles);
+    locate(a);
+    end = tiles * row_tiles;
+  }
   __device__ bool valid() const { return at < end; }
   __device__ void next(const Args& a) {
     at += gridDim.x;
-    locate(a);
+    if (valid()) locate(a);
   }
   __device__ void locate(const Args& a) {
-    if (!valid()) return;
     const int4 found = __ldcg(reinterpret_cast<const int4*>(a.tiles) + at / row_tiles);
     tile = {found.x, found.y, found.z, 0};
     row = at % row_tiles;

@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) plan_kernel(const __grid_const
 }
 
 template <int kEach>
-__global__ void __launch_bounds__(kBlockThreads) choose_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
+__global__ void __launch_bounds__(kBlockThreads, 1) choose_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
   __shared__ int32_t counts[kMostExperts];
   const int experts = call.rule.all_experts(), begin = static_cast<int>(blockIdx.x) * block_rows;
   const int end = min(begin + block_rows, static_cast<int>(call.rows));

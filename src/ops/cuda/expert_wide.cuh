@@ -40,8 +40,9 @@ struct Walk {
 
   __device__ explicit Walk(const ExpertGemmArgs& a)
       : unit(static_cast<int>(blockIdx.x) / kCtas), row_pairs((a.row_tiles + 1) / kCtas) {
-    end = __ldcg(a.num_tiles) * row_pairs;
+    const int tiles = __ldcg(a.num_tiles);  // beside it the first tile: the array has room for one a cluster
     locate(a);
+    end = tiles * row_pairs;
   }
   static __device__ int rank() { return static_cast<int>(blockIdx.x) % kCtas; }
   static __device__ int step() { return static_cast<int>(gridDim.x) / kCtas; }
@@ -49,10 +50,9 @@ struct Walk {
   __device__ bool followed() const { return unit + step() < end; }
   __device__ void next(const ExpertGemmArgs& a) {
     unit += step();
-    locate(a);
+    if (valid()) locate(a);
   }
   __device__ void locate(const ExpertGemmArgs& a) {
-    if (!valid()) return;
     const int4 found = __ldcg(reinterpret_cast<const int4*>(a.tiles) + unit / row_pairs);
     tile = {found.x, found.y, found.z, 0};
     row = (unit % row_pairs * kCtas + rank()) * kRows;
