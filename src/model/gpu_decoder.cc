@@ -100,8 +100,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
                                  .ffn = config_.moe_intermediate_size,
                                  .in_8_bits = experts_in_8_bits,
                                  .batch_invariant = limits.batch_invariant,
-                                 .dice = limits.routing_dice,
-                                 .counts = limits.count_experts};
+                                 .dice = limits.routing_dice, .counts = limits.count_experts};
   options.spec.router.shared = routed_and_shared - config_.num_experts;
   WW_ASSIGN_OR_RETURN(experts_, GpuExperts::create(options, workspace_));
   return {};
