@@ -1,4 +1,4 @@
-// On a real GPU every place from which the product calls CUDA's runtime fails once, from start to shutdown: starting
+// On a real GPU every place that calls CUDA's runtime fails once, from start to shutdown: starting
 // says what failed, or the engine answers, with an error or without, and the next request is answered; nothing is
 // leaked. Models come one after the other, each for the places that none before had. Skipped without a GPU.
 #include <gtest/gtest.h>
@@ -98,7 +98,7 @@ TEST_P(GpuCallSites, EachFailsOnceAndTheNextRequestIsAnswered) {
   ASSERT_TRUE(served.ok()) << served.status().message();
   EXPECT_EQ(check(*served), "");
   served = Status::internal("ended");
-  // What the driver keeps of kernels that were loaded meanwhile is not the product's: tens of MiB once.
+  // What the driver keeps of kernels that were loaded meanwhile is not the engine's: tens of MiB once.
   constexpr size_t kKernelBytes = size_t{256} << 20;
   EXPECT_GT(gpu_memory_bytes()->free + kKernelBytes, free_before);
   std::printf("%d places failed for the first time, %d in all\n", places_, failing_cuda::num_failed_places());

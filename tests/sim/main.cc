@@ -28,7 +28,7 @@ using warpweave::sim::Outcome;
 thread_local uint64_t current_seed = 0;
 bool expect_failure = false;
 
-// An assert or a crash inside the product is a failure of this seed, too.
+// An assert or a crash inside the scheduler is a failure of this seed, too.
 void on_crash(int) {
   char line[128];
   const int size = std::snprintf(line, sizeof line,

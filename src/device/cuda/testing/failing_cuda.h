@@ -1,8 +1,8 @@
 // CUDA's real runtime whose calls fail one place after the other, for tests of what the host does then on a GPU.
 //
-// A test links `failing_cuda`, which has the linker send the product's calls through here (--wrap). A place is where the
-// product's code calls: of what makes memory, streams and events, which have owners that make all of them, where the
-// owner was asked. A call that fails is not made. Libraries that NVIDIA opens at run time call past this. Thread-safe.
+// A test links `failing_cuda`, which has the linker send the calls of the code under test through here (--wrap). A place
+// is where it calls; for memory, streams and events, which have owners that make all of them, where the owner was asked.
+// A call that fails is not made. Libraries that NVIDIA opens at run time call past this. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ std::string failed_call();
 // Places that have failed since the test began.
 int num_failed_places();
 
-// What the product holds.
+// What the code under test holds.
 AliveHandles alive();
 
 }  // namespace warpweave::failing_cuda

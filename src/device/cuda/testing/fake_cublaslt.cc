@@ -1,4 +1,4 @@
-// A cuBLASLt that multiplies nothing, see fake_cuda.h. Opened at run time by the product, as the real one is.
+// A cuBLASLt that multiplies nothing, see fake_cuda.h. Opened at run time, as the real one is.
 #include <cublasLt.h>
 
 #include <cstring>

@@ -25,7 +25,7 @@ struct Handle {
   size_t bytes = 0;
 };
 
-// Where a test replaces operator new and mmap by what fails, the fake's own memory is none of the product's.
+// Where a test replaces operator new and mmap by what fails, the fake's own memory is not that of the code under test.
 template <typename T>
 struct OwnMemory {
   using value_type = T;

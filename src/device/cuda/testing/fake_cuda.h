@@ -1,8 +1,8 @@
 // A CUDA runtime and a cuBLASLt without a GPU, for tests of what the host does when the n-th call fails.
 //
 // A test that links `fake_cuda` gets these in place of the toolkit's: device memory is host memory, set to zero, copies
-// and fills are done at once, kernels do nothing. Every function that the product calls must be here, or the linker
-// takes the real runtime beside it and says that symbols are defined twice. Thread-safe.
+// and fills are done at once, kernels do nothing. Every function that the code under test calls must be here, or the
+// linker takes the real runtime beside it and says that symbols are defined twice. Thread-safe.
 #pragma once
 
 #include <cstdint>
