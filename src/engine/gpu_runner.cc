@@ -321,13 +321,11 @@ Status GpuRunner::forward(const ForwardBatch& batch, const StepShape& shape, flo
   return launch_status("sampling");
 }
 
-// The smallest graph that holds the step: of decode, or of proposals that are as many for every request. With recurrent layers
-// steps of proposals are launched one by one: what they leave for the commit was not tried with graphs. Brought rows are
-// placed by copies that no graph has.
+// The smallest graph that holds the step: of decode, or of proposals that are as many for every request. Brought rows
+// are placed by copies that no graph has.
 GpuRunner::GraphShape GpuRunner::graph_shape_for(const DeviceStep& step) const {
   const ForwardBatch& batch = step.builder.batch();
-  const bool verifies = batch.mode == ForwardMode::target_verify && parts_.states == nullptr &&
-                        parts_.attention->captures_verification();
+  const bool verifies = batch.mode == ForwardMode::target_verify && parts_.attention->captures_verification();
   if ((batch.mode != ForwardMode::decode && !verifies) || static_cast<int>(batch.logits_rows.size()) != batch.num_tokens ||
       batch.num_tokens != batch.num_reqs * batch.max_q_len || !step.inputs.empty()) {
     return {};

@@ -301,8 +301,8 @@ TEST_F(HybridServingFlags, EveryNameServesInBfloat16) {
 
 // One request at a time, so that both ways run the same kernels over as many rows. Decode steps are replayed from
 // graphs, go on from states that were committed behind checks, and give the bits of steps launched one by one; checks
-// are never in graphs.
-TEST_F(HybridServingFlags, DecodeInGraphsBetweenChecksGivesTheTextsOfStepsLaunchedOneByOne) {
+// of as many guesses of every request are in graphs, too.
+TEST_F(HybridServingFlags, DecodeAndChecksInGraphsGiveTheTextsOfStepsLaunchedOneByOne) {
   for (const int topk : {1, 4}) {
     ServerArgs args;
     args.dtype = "bfloat16";
