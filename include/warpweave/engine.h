@@ -65,7 +65,7 @@ struct GenerateRequest {
   SamplingParams sampling;
   int priority = 0;                   // larger first, under --schedule-policy priority
   std::string cache_salt;             // requests share cached prefixes only under an equal salt, and of one adapter
-  std::shared_ptr<const LoraAdapter> adapter;  // what joins the model's products (ops/lora.h); null: nothing
+  std::shared_ptr<const LoraAdapter> adapter;  // what joins the model's GEMMs (ops/lora.h); null: nothing
   bool return_logprob = false;
   int logprob_start_len = -1;         // first prompt position with a logprob; -1: output only
   int top_logprobs_num = 0;

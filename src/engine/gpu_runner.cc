@@ -25,7 +25,7 @@ double us_since(SteadyClock::time_point& last) {
   const auto now = SteadyClock::now();
   return std::chrono::duration<double, std::micro>(now - std::exchange(last, now)).count();
 }
-// Prefill sizes for which the products are tuned: by steps where prompts and chunks are common, then
+// Prefill sizes for which the GEMMs are tuned: by steps where prompts and chunks are common, then
 // doubling.
 constexpr int kTunedStep = 128, kTunedSteps = 16;
 std::vector<int> tuned_prefill_sizes(int largest) {
@@ -45,7 +45,7 @@ Result<std::unique_ptr<GpuRunner>> GpuRunner::create(GpuParts parts, const GpuRu
   auto started = SteadyClock::now();
   const auto elapsed_s = [&] { return std::chrono::duration<double>(SteadyClock::now() - started).count(); };
   for (int tokens : tuned_prefill_sizes(options.prefill_tokens)) WW_RETURN_IF_ERROR(out->tune_prefill(tokens));
-  LOG_DEBUG("products of prefill tuned in {:.2f} s", elapsed_s());
+  LOG_DEBUG("GEMMs of prefill tuned in {:.2f} s", elapsed_s());
   started = SteadyClock::now();
   const std::vector<GraphShape> wanted = out->first_graphs();
   for (const GraphShape& shape : wanted) {
@@ -362,7 +362,7 @@ Result<cudaGraphExec_t> GpuRunner::graph_for(const GraphShape& shape, Flight& fl
   return graphs_[shape].get();
 }
 
-// One prefill of padding, whose layers try the products' algorithms.
+// One prefill of padding, whose layers try the GEMMs' algorithms.
 Status GpuRunner::tune_prefill(int tokens) {
   const StepShape shape = shape_of(tokens, 1, 1, 1);
   Flight& flight = flights_[0];
@@ -375,7 +375,7 @@ Status GpuRunner::tune_prefill(int tokens) {
   return wait_for_stream(stream(), "a trial run");
 }
 
-// First runs the batch for real, all padding, while the products try their algorithms: what is
+// First runs the batch for real, all padding, while the GEMMs try their algorithms: what is
 // loaded or allocated on first use must not happen inside a capture.
 Status GpuRunner::capture(const GraphShape& graph_shape, Flight& flight) {
   const StepShape shape = shape_of_graph(graph_shape);
