@@ -3,8 +3,8 @@
 // reads them; one small copy brings them to the host for wait().
 //
 // Decode steps run as CUDA graphs, one per batch size of a list, padded up to it; padding rows have
-// kv_slots -1 and kv_lens 0, so they write nothing and see nothing. So do steps that verify as many proposals of every
-// request, where the attention backend can (AttentionBackend::captures_verification).
+// kv_slots -1 and kv_lens 0, so they write nothing, see nothing and bring no experts of their own. So do steps that
+// verify as many proposals of every request, where the attention backend can (AttentionBackend::captures_verification).
 //
 // Where rows are edited before they are sampled (grammars, penalties), or log-probabilities are wanted, launch()
 // enqueues the forward, then waits for the step before, whose tokens they depend on, and prepares their sampling while
