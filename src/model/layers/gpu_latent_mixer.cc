@@ -56,7 +56,7 @@ Result<GpuLatentQueries> GpuLatentMixer::queries(const GpuLayerCall& call) const
 }
 
 // Norms the latent, rotates the rope parts, those of the queries into their places beside the latent, writes the cache.
-void GpuLatentMixer::write_token(const GpuLayerCall& call, const GpuLatentQueries& queries) const {
+gpu::LatentRowsCall GpuLatentMixer::token_rows(const GpuLayerCall& call, const GpuLatentQueries& queries) const {
   const LatentSpec& spec = w_.spec;
   const LatentConfig& dims = spec.dims;
   const DType dtype = call.x.dtype();
@@ -86,27 +86,25 @@ void GpuLatentMixer::write_token(const GpuLayerCall& call, const GpuLatentQuerie
   rows.kv_slots = call.batch.device.kv_slots;
   rows.page_size = call.batch.page_size;
   rows.out = call.cache.k(call.layer);
-  gpu::norm_rope_write_latent(rows, call.x.stream());
+  return rows;
 }
 
 // The queries' parts without rotation into the latent space.
-void GpuLatentMixer::absorb(const GpuLayerCall& call, const GpuLatentQueries& queries, const Rows& rows) const {
+gpu::HeadProductsCall GpuLatentMixer::absorption(const GpuLatentQueries& queries, const Rows& rows, DType dtype) const {
   const LatentSpec& spec = w_.spec;
-  const DType dtype = call.x.dtype();
-  gpu::head_products({.weight = weights_.heads.into_latent.weight,
-                      .weight_head_stride = int64_t{spec.dims.kv_rank} * spec.dims.nope_dim,
-                      .dtype = dtype,
-                      .rows = rows.count,
-                      .num_heads = spec.num_heads,
-                      .in_dim = spec.dims.nope_dim,
-                      .out_dim = spec.dims.kv_rank,
-                      .x = elements_on(queries.data, rows.begin * queries.stride, dtype),
-                      .x_stride = queries.stride,
-                      .x_head_stride = spec.dims.qk_dim(),
-                      .y = elements_on(w_.latent_q, rows.begin * spec.latent_q_dim(), dtype),
-                      .y_stride = spec.latent_q_dim(),
-                      .y_head_stride = spec.dims.token_dim()},
-                     call.x.stream());
+  return {.weight = weights_.heads.into_latent.weight,
+          .weight_head_stride = int64_t{spec.dims.kv_rank} * spec.dims.nope_dim,
+          .dtype = dtype,
+          .rows = rows.count,
+          .num_heads = spec.num_heads,
+          .in_dim = spec.dims.nope_dim,
+          .out_dim = spec.dims.kv_rank,
+          .x = elements_on(queries.data, rows.begin * queries.stride, dtype),
+          .x_stride = queries.stride,
+          .x_head_stride = spec.dims.qk_dim(),
+          .y = elements_on(w_.latent_q, rows.begin * spec.latent_q_dim(), dtype),
+          .y_stride = spec.latent_q_dim(),
+          .y_head_stride = spec.dims.token_dim()};
 }
 
 Status GpuLatentMixer::attend_latent(const GpuLayerCall& call, const ForwardBatch& batch) const {
@@ -136,7 +134,7 @@ void GpuLatentMixer::values_of(const GpuLayerCall& call, const void* latent_out,
 
 Status GpuLatentMixer::forward_absorbed(const GpuLayerCall& call, const GpuLatentQueries& queries) {
   GpuResidual& x = call.x;
-  absorb(call, queries, {0, x.rows()});
+  gpu::write_latent_and_absorb(token_rows(call, queries), absorption(queries, {0, x.rows()}, x.dtype()), x.stream());
   WW_RETURN_IF_ERROR(attend_latent(call, call.batch));
   const void* latent_out = w_.latent_out[0];
   if (call.last_mixer && x.keep(call.batch)) {
@@ -151,10 +149,11 @@ Status GpuLatentMixer::forward_absorbed(const GpuLayerCall& call, const GpuLaten
 // Requests of one new token stay absorbed; their rows are written first, since others may stand between them.
 Status GpuLatentMixer::forward_expanded(const GpuLayerCall& call, const GpuLatentQueries& queries) {
   GpuResidual& x = call.x;
+  gpu::norm_rope_write_latent(token_rows(call, queries), x.stream());
   const LatentPrefillPlan& plan = w_.prefill->plan();
   const Rows singles = {plan.singles_begin, plan.singles_end - plan.singles_begin};
   if (singles.count > 0) {
-    absorb(call, queries, singles);
+    gpu::head_products(absorption(queries, singles, x.dtype()), x.stream());
     ForwardBatch batch = call.batch;
     batch.max_q_len = 1;
     WW_RETURN_IF_ERROR(attend_latent(call, batch));
@@ -172,8 +171,10 @@ Status GpuLatentMixer::forward_expanded(const GpuLayerCall& call, const GpuLaten
 
 Status GpuLatentMixer::forward(const GpuLayerCall& call) {
   WW_ASSIGN_OR_RETURN(const GpuLatentQueries q, queries(call));
-  write_token(call, q);
-  if (call.last_mixer && call.batch.logits_rows.empty()) return {};
+  if (call.last_mixer && call.batch.logits_rows.empty()) {
+    gpu::norm_rope_write_latent(token_rows(call, q), call.x.stream());
+    return {};
+  }
   return w_.prefill->plan().expands ? forward_expanded(call, q) : forward_absorbed(call, q);
 }
 

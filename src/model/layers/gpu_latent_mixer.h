@@ -8,6 +8,7 @@
 #include "model/layers/gpu_latent_prefill.h"
 #include "model/layers/gpu_workspace.h"
 #include "model/layers/on_gpu.h"
+#include "ops/cuda/latent.h"
 
 namespace warpweave {
 
@@ -39,8 +40,8 @@ class GpuLatentMixer final : public GpuMixer {
     int64_t begin = 0, count = 0;
   };
   Result<GpuLatentQueries> queries(const GpuLayerCall& call) const;
-  void write_token(const GpuLayerCall& call, const GpuLatentQueries& queries) const;
-  void absorb(const GpuLayerCall& call, const GpuLatentQueries& queries, const Rows& rows) const;
+  gpu::LatentRowsCall token_rows(const GpuLayerCall& call, const GpuLatentQueries& queries) const;
+  gpu::HeadProductsCall absorption(const GpuLatentQueries& queries, const Rows& rows, DType dtype) const;
   Status attend_latent(const GpuLayerCall& call, const ForwardBatch& batch) const;
   void values_of(const GpuLayerCall& call, const void* latent_out, const Rows& rows) const;
   Status forward_absorbed(const GpuLayerCall& call, const GpuLatentQueries& queries);

@@ -1,4 +1,4 @@
-#include "ops/cuda/head_products.cuh"
+#include "ops/cuda/head_products_call.h"
 
 #include <cuda_runtime.h>
 
@@ -27,15 +27,28 @@ __global__ void __launch_bounds__(kPlainThreads) plain_head_products(HeadProduct
   }
 }
 
-bool takes_mma(const HeadProductsCall& call) {
+template <class E, int kRowBlocks>
+void launch_mma(const HeadProductsCall& call, cudaStream_t stream) {
+  const HeadProductsArgs args = head_products_args(call);
+  const dim3 grid(static_cast<unsigned>(head_products_blocks(args, kRowBlocks)), static_cast<unsigned>(call.num_heads));
+  launch_dependent({grid, 32 * kHeadWarps, 0, stream}, head_products_kernel<E, kRowBlocks>, args);
+}
+
+template <class E>
+void launch(const HeadProductsCall& call, cudaStream_t stream) {
+  with_head_row_blocks(call, [&](auto row_blocks) { launch_mma<E, row_blocks>(call, stream); });
+}
+
+}  // namespace
+
+bool head_products_by_mma(const HeadProductsCall& call) {
   const int64_t strides = call.weight_head_stride | call.x_stride | call.x_head_stride | call.y_stride | call.y_head_stride;
   return call.dtype != DType::f32 && call.in_dim % kHeadDepthMultiple == 0 && call.out_dim % kHeadCols == 0 &&
          strides % 8 == 0 && reinterpret_cast<uintptr_t>(call.x) % 16 == 0 && reinterpret_cast<uintptr_t>(call.y) % 16 == 0 &&
          reinterpret_cast<uintptr_t>(call.weight) % 16 == 0;
 }
 
-template <class E, int kRowBlocks>
-void launch_mma(const HeadProductsCall& call, cudaStream_t stream) {
+HeadProductsArgs head_products_args(const HeadProductsCall& call) {
   HeadProductsArgs args;
   args.weight = call.weight;
   args.weight_head_stride = call.weight_head_stride;
@@ -48,24 +61,13 @@ void launch_mma(const HeadProductsCall& call, cudaStream_t stream) {
   args.rows = static_cast<int>(call.rows);
   args.in_dim = call.in_dim;
   args.out_dim = call.out_dim;
-  const int row_blocks = (args.rows + 16 * kRowBlocks - 1) / (16 * kRowBlocks);
-  const dim3 grid(static_cast<unsigned>(row_blocks * (call.out_dim / kHeadCols)), static_cast<unsigned>(call.num_heads));
-  launch_dependent({grid, 32 * kHeadWarps, 0, stream}, head_products_kernel<E, kRowBlocks>, args);
+  return args;
 }
-
-template <class E>
-void launch(const HeadProductsCall& call, cudaStream_t stream) {
-  if (call.rows <= 16) return launch_mma<E, 1>(call, stream);
-  if (call.rows <= 32) return launch_mma<E, 2>(call, stream);
-  launch_mma<E, 4>(call, stream);
-}
-
-}  // namespace
 
 void head_products(const HeadProductsCall& call, Stream stream) {
   if (call.rows == 0) return;
   const auto on = static_cast<cudaStream_t>(stream);
-  if (takes_mma(call)) return call.dtype == DType::bf16 ? launch<ptx::Bf16>(call, on) : launch<ptx::F16>(call, on);
+  if (head_products_by_mma(call)) return call.dtype == DType::bf16 ? launch<ptx::Bf16>(call, on) : launch<ptx::F16>(call, on);
   with_type(call.dtype, [&]<typename T>(T*) {
     launch_dependent({dim3(static_cast<unsigned>(call.rows)), kPlainThreads, 0, on}, plain_head_products<T>, call);
   });

@@ -33,14 +33,15 @@ class HeadProducts {
   // [warp][row block][8 columns][number][lane], as the instruction leaves them.
   using Sums = float[kHeadWarps][kRowBlocks][2][4][32];
 
-  WW_DEVICE explicit HeadProducts(const HeadProductsArgs& args)
+  // `block`: of the head's (row blocks x column blocks, the latter fastest).
+  WW_DEVICE HeadProducts(const HeadProductsArgs& args, int block, int head)
       : args_(args),
-        head_(static_cast<int>(blockIdx.y)),
+        head_(head),
         warp_(static_cast<int>(threadIdx.x) / 32),
         lane_(static_cast<int>(threadIdx.x) % 32) {
     const int column_blocks = args.out_dim / kHeadCols;
-    column_ = static_cast<int>(blockIdx.x) % column_blocks * kHeadCols;
-    first_row_ = static_cast<int>(blockIdx.x) / column_blocks * 16 * kRowBlocks;
+    column_ = block % column_blocks * kHeadCols;
+    first_row_ = block / column_blocks * 16 * kRowBlocks;
     const auto* all = static_cast<const uint16_t*>(args.weight);
     weight_ = all + head_ * args.weight_head_stride + static_cast<int64_t>(column_ + lane_ / 4) * args.in_dim + depth(0);
   }
@@ -53,7 +54,12 @@ class HeadProducts {
     for (int step = 0; step < steps; step += kHeadStepsAhead) {
 #pragma unroll
       for (int i = 0; i < kHeadStepsAhead; ++i) {
-        if (step + i < steps) multiply(step + i, i);
+        if (kRowBlocks == 1 && step + i < steps) load_rows(step + i, rows_[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kHeadStepsAhead; ++i) {
+        if (kRowBlocks > 1 && step + i < steps) load_rows(step + i, rows_[0]);
+        if (step + i < steps) multiply(rows_[kRowBlocks == 1 ? i : 0], i);
         load_weights(step + kHeadStepsAhead + i, i, steps);
       }
     }
@@ -86,11 +92,20 @@ class HeadProducts {
     return *reinterpret_cast<const uint4*>(from + depth(step));
   }
 
-  WW_DEVICE void multiply(int step, int slot) {
+  using Rows = uint4[kRowBlocks][2];
+  WW_DEVICE void load_rows(int step, Rows& rows) const {
 #pragma unroll
     for (int m = 0; m < kRowBlocks; ++m) {
       const int row = first_row_ + m * 16 + lane_ / 4;
-      const uint4 low = load_row(row, step), high = load_row(row + 8, step);
+      rows[m][0] = load_row(row, step);
+      rows[m][1] = load_row(row + 8, step);
+    }
+  }
+
+  WW_DEVICE void multiply(const Rows& rows, int slot) {
+#pragma unroll
+    for (int m = 0; m < kRowBlocks; ++m) {
+      const uint4 low = rows[m][0], high = rows[m][1];
       const ptx::u32 first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
@@ -121,15 +136,16 @@ class HeadProducts {
   int column_, first_row_;
   const uint16_t* weight_;
   uint4 ahead_[kHeadStepsAhead][2];
+  Rows rows_[kRowBlocks == 1 ? kHeadStepsAhead : 1];  // of one block, as many steps ahead
   float sums_[kRowBlocks][2][4] = {};
 };
 
-// Grid: (row blocks x column blocks, the latter fastest; heads).
+// Grid: (blocks of a head; heads).
 template <class E, int kRowBlocks>
 __global__ void __launch_bounds__(32 * kHeadWarps) head_products_kernel(const __grid_constant__ HeadProductsArgs args) {
   __shared__ typename HeadProducts<E, kRowBlocks>::Sums sums;
   ptx::launch_dependents();
-  HeadProducts<E, kRowBlocks>(args).run(sums);
+  HeadProducts<E, kRowBlocks>(args, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y)).run(sums);
 }
 
 }  // namespace warpweave::gpu

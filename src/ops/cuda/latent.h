@@ -70,4 +70,7 @@ struct HeadProductsCall {
 };
 void head_products(const HeadProductsCall& call, Stream stream);
 
+// norm_rope_write_latent and head_products of the same rows, whose results neither reads: in one kernel where it can.
+void write_latent_and_absorb(const LatentRowsCall& rows, const HeadProductsCall& products, Stream stream);
+
 }  // namespace warpweave::gpu
