@@ -204,7 +204,7 @@ TEST_P(GpuHeadProducts, AreThoseOfDoublePrecision) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, GpuHeadProducts,
                          testing::Values(Heads{1, 16, 128, 512}, Heads{16, 16, 512, 128}, Heads{31, 4, 128, 512},
-                                         Heads{65, 4, 512, 128}, Heads{200, 3, 128, 512}, Heads{5, 4, 16, 32}, Heads{7, 4, 32, 12}));
+                                         Heads{65, 4, 512, 128}, Heads{200, 3, 128, 512}, Heads{256, 16, 512, 128}, Heads{129, 2, 384, 64}, Heads{5, 4, 16, 32}, Heads{7, 4, 32, 12}));
 
 }  // namespace
 }  // namespace warpweave::gpu

@@ -2,6 +2,9 @@
 
 #include <cuda_runtime.h>
 
+#include "device/cuda/shared_memory_limit.h"
+#include "ops/cuda/head_products_wide.cuh"
+
 #include "ops/cuda/latent.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/types.cuh"
@@ -34,8 +37,24 @@ void launch_mma(const HeadProductsCall& call, cudaStream_t stream) {
   launch_dependent({grid, 32 * kHeadWarps, 0, stream}, head_products_kernel<E, kRowBlocks>, args);
 }
 
+// From so many rows on: with fewer there are few CTAs, or their rows do not fill one.
+constexpr int64_t kLeastWideRows = 65;
+
+template <class E>
+bool launch_wide(const HeadProductsCall& call, cudaStream_t stream) {
+  static SharedMemoryLimit limit;
+  if (call.rows < kLeastWideRows || call.out_dim % kWideCols != 0) return false;
+  if (limit.raise(head_products_wide_kernel<E>, kWideSmemBytes) != cudaSuccess) return false;
+  const HeadProductsArgs args = head_products_args(call);
+  const int blocks = (args.rows + kWideRows - 1) / kWideRows * (args.out_dim / kWideCols);
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(call.num_heads));
+  launch_dependent({grid, 32 * kHeadWarps, kWideSmemBytes, stream}, head_products_wide_kernel<E>, args);
+  return true;
+}
+
 template <class E>
 void launch(const HeadProductsCall& call, cudaStream_t stream) {
+  if (launch_wide<E>(call, stream)) return;
   with_head_row_blocks(call, [&](auto row_blocks) { launch_mma<E, row_blocks>(call, stream); });
 }
 

@@ -11,8 +11,14 @@
 #include "device/cuda/testing/host_cta.h"
 
 #include "ops/cuda/head_products.cuh"
+#undef __shared__
+#define __shared__
+#include "ops/cuda/head_products_wide.cuh"
 
 namespace warpweave::gpu {
+
+alignas(128) char head_smem[kWideSmemBytes];
+
 namespace {
 
 struct Problem {
@@ -45,6 +51,21 @@ struct Problem {
     for (int head = 0; head < heads; ++head) {
       for (int block = 0; block < row_blocks * columns; ++block) {
         host_cta::run(32 * kHeadWarps, order, [&] { head_products_kernel<ptx::Bf16, kRowBlocks>(args); },
+                      {.x = static_cast<unsigned>(block), .y = static_cast<unsigned>(head)});
+      }
+    }
+    return y;
+  }
+
+  std::vector<uint16_t> run_wide(int taken, host_cta::Order order) {
+    const HeadProductsArgs args = {weight.data(), weight_head_stride(), x.data(), y.data(), x_stride(), x_head_stride(), y_stride(),
+                                   y_head_stride(), taken, in_dim, out_dim};
+    std::fill(y.begin(), y.end(), kUnwritten);
+    const int blocks = (taken + kWideRows - 1) / kWideRows * (out_dim / kWideCols);
+    for (int head = 0; head < heads; ++head) {
+      for (int block = 0; block < blocks; ++block) {
+        ptx::set_shared_memory(head_smem, sizeof head_smem, 32 * kHeadWarps);
+        host_cta::run(32 * kHeadWarps, order, [&] { head_products_wide_kernel<ptx::Bf16>(args); },
                       {.x = static_cast<unsigned>(block), .y = static_cast<unsigned>(head)});
       }
     }
@@ -89,6 +110,15 @@ TEST(HeadProducts, ARowsBitsDoNotDependOnTheOthers) {
   const std::vector<uint16_t> few = p.run<1>(3, host_cta::Order::ascending);
   const std::vector<uint16_t> all = p.run<4>(40, host_cta::Order::ascending);
   EXPECT_EQ(std::memcmp(few.data(), all.data(), sizeof(uint16_t) * 3 * p.y_stride()), 0);
+}
+
+TEST(HeadProducts, ManyRowsHaveTheBitsOfFew) {
+  for (const auto& [in_dim, order] : {std::pair{128, host_cta::Order::descending}, {384, host_cta::Order::random}}) {
+    Problem p(70, 1, in_dim, 64);
+    const std::vector<uint16_t> wanted = p.run<4>(70, host_cta::Order::ascending);
+    EXPECT_EQ(p.run_wide(70, order), wanted) << in_dim;
+    p.check(wanted, 70);
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ namespace {
 constexpr int kThreads = 32 * kHeadWarps;
 constexpr int kPairsEach = 4;        // that a thread rotates
 constexpr int kMaxTokenDim = 1024;   // kv_rank + rope_dim
+constexpr int64_t kMostRows = 64;    // more have products of their own shape (head_products.cu)
 
 struct Args {
   LatentRowsCall rows;
@@ -36,6 +37,17 @@ __device__ __forceinline__ void rotate_queries(const LatentRowsCall& call, int64
   }
 }
 
+// For what is read behind the norm's sum.
+__device__ __forceinline__ void ask_ahead(const LatentRowsCall& call, int position) {
+  constexpr int kLine = 32;  // floats
+  const int line = static_cast<int>(threadIdx.x) * kLine;
+  if (line < call.kv_rank) ptx::prefetch_l2(call.latent_norm + line);
+  if (call.cos == nullptr || line >= call.rope_dim / 2) return;
+  const int64_t at = int64_t{position} * (call.rope_dim / 2) + line;
+  ptx::prefetch_l2(call.cos + at);
+  ptx::prefetch_l2(call.sin + at);
+}
+
 template <typename T, class E, int kRowBlocks>
 __global__ void __launch_bounds__(kThreads) latent_inputs_kernel(const __grid_constant__ Args a) {
   using Products = HeadProducts<E, kRowBlocks>;
@@ -49,6 +61,7 @@ __global__ void __launch_bounds__(kThreads) latent_inputs_kernel(const __grid_co
   if (block < rows) {
     const int32_t slot = a.rows.kv_slots[block];
     const int position = a.rows.positions[block];
+    ask_ahead(a.rows, position);
     wait_for_predecessor();
     if (slot >= 0) write_token<kThreads, T>(a.rows, shared.values, block, slot, position);
     return;
@@ -73,7 +86,8 @@ void launch(Args& args, const HeadProductsCall& products, cudaStream_t stream) {
 
 void write_latent_and_absorb(const LatentRowsCall& rows, const HeadProductsCall& products, Stream stream) {
   if (rows.rows == 0) return;
-  if (!head_products_by_mma(products) || rows.kv_rank + rows.rope_dim > kMaxTokenDim || rows.rows != products.rows) {
+  if (!head_products_by_mma(products) || rows.kv_rank + rows.rope_dim > kMaxTokenDim || rows.rows != products.rows ||
+      rows.rows > kMostRows) {
     norm_rope_write_latent(rows, stream);
     return head_products(products, stream);
   }
