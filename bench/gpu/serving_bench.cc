@@ -7,7 +7,7 @@
 // ROWS is a list of: start, decode, prefill, ttft, load4, load16, load32, load64, load256 (so many requests at a time, of
 // 512 to 1536 tokens), long16 (of 6000 to 16000); or all, of whose loads load64 and load256. One line of JSON a row.
 // lora, which all leaves out: decode steps and prefill with 8 random adapters of rank 16, each of as many requests, beside
-// none, by turns.
+// none, by turns; lora64 alone is the decode step of that batch.
 // schemas and edited, which all leaves out too: 64 and 8 requests at once at temperature 1, as they are and, by turns,
 // under JSON schemas that are met for the first time, over a made-up vocabulary of the model's size (schemas), or with
 // penalties, biases, and the log-probabilities of 5 tokens (edited).
@@ -20,6 +20,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <mutex>
@@ -207,6 +208,7 @@ void ttft(Runner& runner) {
   print("time to first token, 1024 tokens, idle", fmt::format("\"median_ms\": {:.2f}", median(times)));
 }
 
+constexpr int kLoraBatches[] = {1, 8, 64};
 constexpr int kLoraAdapters = 8, kLoraRank = 16, kLoraTurns = 3;
 
 // So many random adapters of the model, loaded.
@@ -228,7 +230,8 @@ std::vector<std::shared_ptr<const LoraAdapter>> load_adapters(const ServerArgs& 
   return out;
 }
 
-void lora(Runner& runner, const ServerArgs& args, ServedModel& served) {
+// `only`: a batch, or 0 for all and prefill.
+void lora(Runner& runner, const ServerArgs& args, ServedModel& served, int only) {
   const auto adapters = load_adapters(args, served);
   const auto compare = [&](const std::string& row, const std::vector<Job>& jobs, auto&& value_of) {
     std::vector<double> with, without;
@@ -241,10 +244,12 @@ void lora(Runner& runner, const ServerArgs& args, ServedModel& served) {
     print(row, fmt::format("\"none\": {:.3f}, \"adapters\": {:.3f}, \"ratio\": {:.3f}", median(without), median(with),
                            median(with) / median(without)));
   };
-  for (const int batch : {1, 8, 64}) {
+  for (const int batch : kLoraBatches) {
+    if (only != 0 && batch != only) continue;
     compare(fmt::format("decode step with {} adapters, batch {}, ms", kLoraAdapters, batch), std::vector<Job>(batch, {1024, 128}),
             [](const Outcome& outcome) { return median(outcome.intervals_ms); });
   }
+  if (only != 0) return;
   compare(fmt::format("prefill 16x1024 with {} adapters, s", kLoraAdapters), std::vector<Job>(16, {1024, 1}),
           [](const Outcome& outcome) { return outcome.total_s; });
 }
@@ -406,7 +411,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   flags->args.routing_dice = dice;
-  if (rows == "lora") flags->args.lora_root = std::filesystem::temp_directory_path() / "serving_bench_adapters";
+  const bool with_adapters = rows.starts_with("lora");
+  if (with_adapters) flags->args.lora_root = std::filesystem::temp_directory_path() / "serving_bench_adapters";
   auto served = create_engine({.args = flags->args, .model_path = flags->args.model_path, .on_weights_progress = {}});
   if (!served.ok()) {
     std::fprintf(stderr, "%s\n", served.status().message().c_str());
@@ -430,7 +436,7 @@ int main(int argc, char** argv) {
   if (wants("decode")) decode(runner, info.max_running_requests, alone == std::end(kBatches) ? 0 : *alone);
   if (wants("prefill")) prefill(runner);
   if (wants("ttft")) ttft(runner);
-  if (rows == "lora") lora(runner, flags->args, *served);
+  if (with_adapters) lora(runner, flags->args, *served, std::atoi(rows.c_str() + 4));
   if (rows == "schemas") schemas(runner, info.vocab_size);
   if (rows == "edited") edited(runner, info.vocab_size);
   for (const Load& of : kLoads) {
