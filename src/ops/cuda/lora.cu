@@ -145,11 +145,10 @@ LoraJoin lora_join(const LoraCall& call, const void* x) {
   const int64_t depth = out.lora.in_features, slice = (depth + kJoinSlices - 1) / kJoinSlices;
   out.slice_depth = static_cast<int>((slice + kLoraSlice - 1) / kLoraSlice * kLoraSlice);
   out.lora.slices = static_cast<int>((depth + out.slice_depth - 1) / out.slice_depth);
-  out.lora.rank_blocks = (out.lora.max_ranks + kJoinRanks - 1) / kJoinRanks;
   out.places = call.places;
   out.counters = call.model->counters;
   out.rows = static_cast<int>(call.rows);
-  out.workers = out.items();
+  out.workers = out.lora.num_tiles * ((out.lora.max_ranks + kJoinRanks - 1) / kJoinRanks) * out.lora.slices;
   return out;
 }
 

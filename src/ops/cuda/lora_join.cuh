@@ -31,15 +31,14 @@ struct LoraJoin {
   int slice_depth;        // a multiple of kLoraSlice
   int workers;            // CTAs that bring rows to ranks
 
-  __host__ WW_DEVICE int items() const { return lora.num_tiles * lora.rank_blocks * lora.slices; }
 };
 
 // The weight rows of a CTA: `boxes` runs of neighbours.
 struct JoinTile {
   int boxes;
   int box_rows;
-  int64_t first;     // of the first box, among the product's columns
-  int64_t apart;     // from there to the second box's
+  int first;         // of the first box, among the product's columns
+  int apart;         // from there to the second box's
   int rank, count;   // CTAs that share the tile take turns with pieces
 
   WW_DEVICE bool overlaps(const LoraSiteShape& shape, int part) const {
@@ -67,7 +66,11 @@ struct LoraJoinShared {
   int32_t adapter_of[kJoinTiles];              // by tile: its adapter's place in `parts`, -1 for an empty tile
   int32_t pieces[kLoraParts][kJoinTiles + 1];  // before each of the adapters, of those parts that the CTA's columns have
   int32_t first[kJoinTiles];                   // whether an adapter's first tile
+  const uint16_t* shrink[kJoinTiles];          // of the adapters, as `parts`
+  int32_t ranks[kJoinTiles];
   int num_adapters;
+  int num_tiles;                               // with rows: the first ones
+  int rank_blocks;                             // of kJoinRanks, of the adapter that has most
   int chunks;                                  // of this CTA
   alignas(8) uint64_t issued;                  // mbarrier: all of the product's own chunks have been asked for
 };
@@ -88,14 +91,18 @@ WW_DEVICE void list_adapters(const LoraJoin& join, const JoinTile& tile, int thr
   }
   if (thread < kJoinTiles) shared.first[thread] = slot >= 0 && first == thread;
   join_sync();
-  int before = 0, all = 0;
+  int before = 0, all = 0, tiles = 0;
   for (int other = 0; other < lora.num_tiles; ++other) {
     before += other < first ? shared.first[other] : 0;
     all += shared.first[other];
+    tiles += shared.adapter_of[other] >= 0;
   }
+  join_sync();  // adapter_of is another thing from here on
   if (thread < kJoinTiles) shared.adapter_of[thread] = slot >= 0 ? before : -1;
   if (slot >= 0 && first == thread) {
     const LoraSiteWeights& weights = lora.weights(slot);
+    shared.shrink[before] = static_cast<const uint16_t*>(weights.shrink);
+    shared.ranks[before] = weights.ranks;
 #pragma unroll
     for (int part = 0; part < kLoraParts; ++part) {
       const auto* const expand = static_cast<const uint16_t*>(weights.expand[part]);
@@ -115,40 +122,44 @@ WW_DEVICE void list_adapters(const LoraJoin& join, const JoinTile& tile, int thr
   }
   join_sync();
   if (thread == 0) {
-    int pieces = 0;
+    int pieces = 0, most_ranks = 0;
     for (int part = 0; part < kLoraParts; ++part) pieces += shared.pieces[part][all];
+    for (int i = 0; i < all; ++i) most_ranks = max(most_ranks, shared.ranks[i]);
     const int own = pieces > tile.rank ? (pieces - tile.rank + tile.count - 1) / tile.count : 0;
     shared.num_adapters = all;
+    shared.num_tiles = tiles;
+    shared.rank_blocks = (most_ranks + kJoinRanks - 1) / kJoinRanks;
     shared.chunks = (own + kJoinPieces - 1) / kJoinPieces;
   }
   join_sync();
 }
 
-// A slice of the depth of a tile's rows, up to kJoinRanks ranks.
+// A slice of the depth of a tile's rows, up to kJoinRanks ranks. Counted by what the batch's adapters have: a server may take
+// larger ones, and CTAs would then have nothing to do while others do all.
 struct JoinItem {
-  int tile = 0, slice = 0, first_rank = 0, ranks = 0;
+  int tile = -1;  // -1: the CTA has no more
+  int slice = 0, first_rank = 0, ranks = 0;
   const uint16_t* a = nullptr;  // of first_rank
   int rows[2] = {};             // of this thread
 };
-WW_DEVICE JoinItem read_item(const LoraJoin& join, int item, int thread) {
-  const LoraArgs& lora = join.lora;
+WW_DEVICE JoinItem read_item(const LoraJoin& join, const LoraJoinShared& shared, int item, int thread) {
   JoinItem out;
-  out.first_rank = item % lora.rank_blocks * kJoinRanks;
-  out.slice = item / lora.rank_blocks % lora.slices;
-  out.tile = item / lora.rank_blocks / lora.slices;  // the empty ones are the last
-  const LoraTile& tile = lora.tiles[out.tile];
-  const int slot = tile.slot;
-  const LoraSiteWeights& weights = lora.weights(slot < 0 ? 0 : slot);
+  if (item >= shared.num_tiles * shared.rank_blocks * join.lora.slices) return out;
+  out.first_rank = item % shared.rank_blocks * kJoinRanks;
+  out.slice = item / shared.rank_blocks % join.lora.slices;
+  out.tile = item / shared.rank_blocks / join.lora.slices;
+  const LoraTile& tile = join.lora.tiles[out.tile];
+  const int adapter = shared.adapter_of[out.tile];
   out.rows[0] = tile.rows[thread % 32 / 4];
   out.rows[1] = tile.rows[thread % 32 / 4 + 8];
-  out.ranks = slot < 0 ? 0 : min(weights.ranks - out.first_rank, kJoinRanks);
-  out.a = static_cast<const uint16_t*>(weights.shrink) + out.first_rank * lora.in_features;
+  out.ranks = min(shared.ranks[adapter] - out.first_rank, kJoinRanks);
+  out.a = shared.shrink[adapter] + out.first_rank * join.lora.in_features;
   return out;
 }
 
 // Asks for the A of an item.
-WW_DEVICE void prefetch_item(const LoraJoin& join, int number, int thread) {
-  const JoinItem item = read_item(join, number, thread);
+WW_DEVICE void prefetch_item(const LoraJoin& join, const LoraJoinShared& shared, int number, int thread) {
+  const JoinItem item = read_item(join, shared, number, thread);
   constexpr int kLine = 64;  // numbers
   const int64_t begin = static_cast<int64_t>(item.slice) * join.slice_depth;
   const int64_t end = min(join.lora.in_features, begin + join.slice_depth);
@@ -163,16 +174,16 @@ WW_DEVICE void sum_item(const LoraJoin& join, const JoinItem& item, int thread, 
   if (item.ranks <= 0) return;
   const LoraArgs& lora = join.lora;
   const int warp = thread / 32, lane = thread % 32;
-  const int64_t depth = lora.in_features, end = min(depth, static_cast<int64_t>(item.slice + 1) * join.slice_depth);
+  const int depth = static_cast<int>(lora.in_features), end = min(depth, (item.slice + 1) * join.slice_depth);
   const auto* const a = item.a + lane / 4 * depth;
   const auto* const x = static_cast<const uint16_t*>(lora.x);
   float sum[kBlocks][4] = {};
-  for (int64_t begin = static_cast<int64_t>(item.slice) * join.slice_depth + warp * kSteps * kLoraStep; begin < end;
+  for (int begin = item.slice * join.slice_depth + warp * kSteps * kLoraStep; begin < end;
        begin += kLoraWarps * kSteps * kLoraStep) {
     uint4 of_ranks[kSteps][kBlocks], of_rows[kSteps][2];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const int64_t k = begin + step * kLoraStep + lane % 4 * 8;
+      const int k = begin + step * kLoraStep + lane % 4 * 8;
 #pragma unroll
       for (int block = 0; block < kBlocks; ++block) {
         of_ranks[step][block] = uint4{0, 0, 0, 0};
@@ -181,7 +192,7 @@ WW_DEVICE void sum_item(const LoraJoin& join, const JoinItem& item, int thread, 
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         of_rows[step][half] = uint4{0, 0, 0, 0};
-        if (item.rows[half] >= 0 && k < depth) of_rows[step][half] = *reinterpret_cast<const uint4*>(x + item.rows[half] * depth + k);
+        if (item.rows[half] >= 0 && k < depth) of_rows[step][half] = *reinterpret_cast<const uint4*>(x + static_cast<int64_t>(item.rows[half]) * depth + k);
       }
     }
     multiply_ranks<E>(of_rows, of_ranks, item.ranks, sum);
@@ -200,8 +211,10 @@ WW_DEVICE void sum_item(const LoraJoin& join, const JoinItem& item, int thread, 
 template <class E>
 WW_DEVICE void make_sums(const LoraJoin& join, int cta, int thread, LoraJoinShared& shared) {
   if (cta >= join.workers) return;
-  for (int item = cta; item < join.items(); item += join.workers) {
-    sum_item<E>(join, read_item(join, item, thread), thread, shared);
+  for (int number = cta;; number += join.workers) {
+    const JoinItem item = read_item(join, shared, number, thread);
+    if (item.tile < 0) break;
+    sum_item<E>(join, item, thread, shared);
   }
   join_sync();
   if (thread == 0) ptx::add_acq_rel(join.counters, 1);
@@ -221,9 +234,9 @@ WW_DEVICE void await_sums(const LoraJoin& join, int ctas, int thread) {
 // The columns of B that a piece has of a CTA.
 struct JoinPiece {
   const uint16_t* b = nullptr;  // of the first column's 16 ranks
-  int64_t rank = 0;             // from column to column
-  int64_t first = 0;            // column of the part that is the product's first
-  int64_t columns = 0;          // of the part; 0: no piece
+  int rank = 0;                 // from column to column
+  int first = 0;                // column of the part that is the product's first
+  int columns = 0;              // of the part; 0: no piece
 };
 
 WW_DEVICE JoinPiece find_piece(const LoraJoin& join, const LoraJoinShared& shared, const JoinTile& tile, int chunk, int place) {
@@ -238,8 +251,8 @@ WW_DEVICE JoinPiece find_piece(const LoraJoin& join, const LoraJoinShared& share
     int adapter = 0;
     while (before[adapter + 1] <= piece) ++adapter;
     const JoinPart& from = shared.parts[adapter][part];
-    return {from.expand + (piece - before[adapter]) * kLoraRankMultiple, from.rank, -join.lora.shape.first_column[part],
-            join.lora.shape.columns[part]};
+    return {from.expand + (piece - before[adapter]) * kLoraRankMultiple, from.rank,
+            -static_cast<int>(join.lora.shape.first_column[part]), static_cast<int>(join.lora.shape.columns[part])};
   }
   return {};
 }
@@ -248,12 +261,12 @@ WW_DEVICE JoinPiece find_piece(const LoraJoin& join, const LoraJoinShared& share
 template <typename Run>
 WW_DEVICE void each_row(const JoinTile& tile, const JoinPiece& piece, int thread, const Run& run) {
   for (int box = 0; box < tile.boxes; ++box) {
-    const int64_t first = tile.first + box * tile.apart + piece.first;
-#pragma unroll 4
+    const int first = tile.first + box * tile.apart + piece.first;
+#pragma unroll 2
     for (int row = thread / 8; row < tile.box_rows; row += kLoraThreads / 8) {
-      const int64_t column = first + row;
+      const int column = first + row;
       const bool inside = column >= 0 && column < piece.columns;
-      run(box * tile.box_rows + row, inside ? piece.b + column * piece.rank + thread % 2 * 8 : nullptr);
+      run(box * tile.box_rows + row, inside ? piece.b + static_cast<int64_t>(column) * piece.rank + thread % 2 * 8 : nullptr);
     }
   }
 }

@@ -2,6 +2,7 @@
 // kernel does, are what the rows' adapters add; the counters are zeros again; rows of others never meet an adapter's ranks.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -16,28 +17,38 @@ namespace {
 
 struct Cut {
   int boxes, box_rows, splits, workers;
-  int64_t apart;
+  int apart;
 };
 
 // A product's CTAs, one after the other; workers' sums first.
 class Product {
  public:
-  Product(const LoraProblem& problem, const std::vector<int32_t>& slots, const Cut& cut)
+  // `largest`: ranks of all parts that the server has room for; 0: no more than the adapters have.
+  Product(const LoraProblem& problem, const std::vector<int32_t>& slots, const Cut& cut, int largest = 0)
       : p_(problem), cut_(cut), tiles_(max_lora_tiles(p_.rows, static_cast<int>(p_.adapters.size()))), places_(p_.rows),
         y_(p_.rows * p_.y_stride, 0.0f) {
     fill_lora_tiles(slots, tiles_, places_);
     const int slice_depth = kLoraSlice, slices = static_cast<int>((p_.shape.in_features + slice_depth - 1) / slice_depth);
-    sums_.assign(slices * tiles_.size() * kLoraTileRows * p_.max_ranks, NAN);  // where nothing may be read
+    const int max_ranks = std::max(p_.max_ranks, largest);
+    sums_.assign(slices * tiles_.size() * kLoraTileRows * max_ranks, NAN);  // where nothing may be read
     join_ = {.lora = {p_.sites.data(), 1, tiles_.data(), static_cast<int>(tiles_.size()), p_.x.data(), p_.shape.in_features, slices,
-                      p_.max_ranks, (p_.max_ranks + kJoinRanks - 1) / kJoinRanks, sums_.data(), nullptr, 0, false, p_.shape},
-             .places = places_.data(), .counters = counters_, .rows = p_.rows, .slice_depth = slice_depth, .workers = cut.workers};
+                      max_ranks, 0, sums_.data(), nullptr, 0, false, p_.shape},
+             .places = places_.data(),
+             .counters = counters_,
+             .rows = p_.rows,
+             .slice_depth = slice_depth,
+             .workers = cut.workers};
   }
 
   std::vector<float> run(host_cta::Order order) {
     const int64_t columns = cut_.boxes == 2 ? cut_.apart : p_.y_stride;
     const int tiles = static_cast<int>((columns + cut_.box_rows - 1) / cut_.box_rows), ctas = tiles * cut_.splits;
-    for (unsigned cta = 0; cta < static_cast<unsigned>(cut_.workers); ++cta) {
-      host_cta::run(kLoraThreads, order, [&] { make_sums<ptx::Bf16>(join_, cta, threadIdx.x, shared_); });
+    for (int cta = 0; cta < cut_.workers; ++cta) {
+      host_cta::run(kLoraThreads, order, [&] {
+        const int thread = static_cast<int>(threadIdx.x);
+        list_adapters(join_, {cut_.boxes, cut_.box_rows, 0, cut_.apart, 0, 1}, thread, shared_);
+        make_sums<ptx::Bf16>(join_, cta, thread, shared_);
+      });
     }
     for (int cta = 0; cta < ctas; ++cta) {
       const JoinTile tile = {cut_.boxes, cut_.box_rows, cta / cut_.splits * cut_.box_rows, cut_.apart, cta % cut_.splits, cut_.splits};
@@ -47,6 +58,17 @@ class Product {
     EXPECT_EQ(counters_[0], 0);
     EXPECT_EQ(counters_[1], 0);
     return y_;
+  }
+
+  // Items of every worker that have ranks, once the CTAs have run.
+  std::vector<int> shares() const {
+    std::vector<int> out(cut_.workers);
+    for (int cta = 0; cta < cut_.workers; ++cta) {
+      for (int item = cta; read_item(join_, shared_, item, 0).tile >= 0; item += cut_.workers) {
+        out[cta] += read_item(join_, shared_, item, 0).ranks > 0;
+      }
+    }
+    return out;
   }
 
  private:
@@ -113,6 +135,18 @@ TEST(LoraJoin, GatesAndUpsAreOfTheirOwnBoxes) {
   const LoraProblem p(33, {520, 2, {0, 272}, {272, 272}}, {{16, 16}, {32, 0}, {0, 48}, {8, 8}, {16, 32}});
   const std::vector<int32_t> slots = mixed(33, 5);
   p.check(slots, Product(p, slots, {2, 112, 1, 3, 272}).run(host_cta::Order::ascending));
+}
+
+// A server takes ranks up to 64; what its adapters have of them is shared alike.
+TEST(LoraJoin, WorkersShareTheRanksThatTheBatchHas) {
+  const LoraProblem p(64, qkv(4096), std::vector<std::array<int, kLoraParts>>(8, {16, 16, 16}));
+  const std::vector<int32_t> slots = mixed(64, 8);
+  Product product(p, slots, {1, 128, 1, 12, 0}, /*largest=*/3 * 64);
+  p.check(slots, product.run(host_cta::Order::ascending));
+  const std::vector<int> shares = product.shares();
+  const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
+  EXPECT_GT(*least, 0);
+  EXPECT_LE(*most - *least, 1);
 }
 
 TEST(LoraJoin, RowsWithoutAdaptersGetNothing) {

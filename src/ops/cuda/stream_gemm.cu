@@ -192,15 +192,15 @@ __device__ void bring_adapters(const Args& a, Ring<C> ring, const Share& share, 
   const int thread = static_cast<int>(threadIdx.x) - kConsumers - kProducers, cta = static_cast<int>(blockIdx.x);
   LoraJoinShared& shared = join_memory<C>(a, memory);
   const JoinTile tile = {C::kBoxes, C::kBoxRows, share.tile * C::kBoxRows, a.columns, share.rank, a.splits};
-  if (cta < a.join.workers) prefetch_item(a.join, cta, thread);
   list_adapters(a.join, tile, thread, shared);
   ptx::named_barrier_arrive(kListedBarrier, kConsumers + kLoraThreads);
-  const JoinRow row(a.join, shared, thread);
+  if (cta < a.join.workers) prefetch_item(a.join, shared, cta, thread);
   const int chunks = shared.chunks;
   const auto piece_of = [&](int chunk) { return find_piece(a.join, shared, tile, chunk, thread % 8 / 2); };
   for (int i = 0; i < chunks; ++i) prefetch_weights(tile, piece_of(i), thread);
   wait_for_predecessor();
   make_sums<E>(a.join, cta, thread, shared);
+  const JoinRow row(a.join, shared, thread);
 
   await_sums(a.join, static_cast<int>(gridDim.x), thread);
   keep_ranks<E>(a.join, shared, tile, row, thread);
