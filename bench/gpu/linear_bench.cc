@@ -32,6 +32,7 @@ class PartOfPrompts : public LinearDevice {
   bool has_wgmma() const override { return device_->has_wgmma(); }
   void decode(const LinearParams& p, void* stream) override { device_->decode(p, stream); }
   void extend_exactly(const LinearParams& p, void* stream) override { device_->extend_exactly(p, stream); }
+  void verify_few(const LinearParams& p, DType element, void* stream) override { device_->verify_few(p, element, stream); }
   void commit(const LinearParams& p, void* stream) override { device_->commit(p, stream); }
   void make_rows(const RowsParams& p, void* stream) override { device_->make_rows(p, stream); }
   void norm_rows(const RowsParams& p, void* stream) override { device_->norm_rows(p, stream); }

@@ -1,7 +1,7 @@
 // What a chunk's tokens are to each other, for every chunk at once (the WY form of Yang, Wang et al. 2024, in the variant whose
 // inverse meets V - K S when the state is known): ChunkWork's t, p and factors, or KDA's operands in their place. A draft tree
 // is a chunk in which a token follows its ancestors only.
-// No exponent is positive.
+// No exponent is positive, but for KDA's bounded ones (chunk_prepare_kda.cuh).
 //
 // GDN: block (x, k head) makes chunk x of all v heads of that k head. KDA: block (x, v head), whose members are defined in
 // chunk_prepare_kda.cuh: launches of either kind include that one.
@@ -32,6 +32,7 @@ struct PrepareConfig {
     float log2_decay[64], beta[64], k_norm[64], q_norm[64], qk[64];
     float2 fours[kKda ? 64 : 1][4];  // k k and q k of a token with those before it of its four
     int parent[64];
+    bool far[4];  // by warps: whether decays of this chunk are too large for multiply_near()
   };
   static constexpr int kSmemBytes = kUnionBytes + static_cast<int>(sizeof(Tokens)) + 1024;
 };
@@ -67,9 +68,15 @@ class ChunkPrepare {
     if constexpr (C::kKda) {
       norms();
       sum_decays();
-      write_operands(head);
-      __syncthreads();
-      multiply_kda();
+      if (is_near()) {
+        write_operands<true>(head);
+        __syncthreads();
+        multiply_near();
+      } else {
+        write_operands<false>(head);
+        __syncthreads();
+        multiply_kda();
+      }
       __syncthreads();
       finish(head);
     } else {
@@ -220,14 +227,6 @@ class ChunkPrepare {
       }
     }
   }
-  // An element of A and one of P.
-  WW_DEVICE float2 element_of_gdn(int row, int column, int at) const {
-    const float decay = ptx::exp2_approx(fminf(tokens_.log2_decay[row] - tokens_.log2_decay[column], 0)) * tokens_.k_norm[column];
-    const bool before = follows(row, column);
-    return make_float2(before ? kk_[at] * tokens_.beta[row] * tokens_.k_norm[row] * decay : 0.0f,
-                       before || row == column ? qk_[at] * p_.scale * tokens_.q_norm[row] * decay : 0.0f);
-  }
-
   // ---- KDA: a decay per token and channel (chunk_prepare_kda.cuh)
   WW_DEVICE void put_decays(int head);
   WW_DEVICE void norms();
@@ -254,7 +253,10 @@ class ChunkPrepare {
   WW_DEVICE void multiply_kda();
   WW_DEVICE float value(u32 tile, int row, int channel) const;
   WW_DEVICE void multiply_pairs();
-  WW_DEVICE float2 element_of_kda(int row, int column, int at) const;
+  WW_DEVICE bool is_near() const;
+  WW_DEVICE u32 near_address(int row, int piece) const;
+  WW_DEVICE void multiply_near();
+  template <bool kNear>
   WW_DEVICE void write_operands(int head) const;
 
   // ---- A and P to what is kept
@@ -263,21 +265,8 @@ class ChunkPrepare {
     InverseScratch& scratch = *reinterpret_cast<InverseScratch*>(shared_);
     auto* const p = reinterpret_cast<unsigned short*>(shared_ + sizeof(InverseScratch));
     BlockInverse inverse(scratch);
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        u32* const to = reinterpret_cast<u32*>(&p[(row_ + 8 * i) * C::kPStride + 8 * n + column_]);
-        if (n / 2 > warp_) {
-          *to = 0;
-          continue;
-        }
-        const float2 left = element(row_ + 8 * i, 8 * n + column_, 4 * n + 2 * i);
-        const float2 right = element(row_ + 8 * i, 8 * n + column_ + 1, 4 * n + 2 * i + 1);
-        *to = E::pack(left.y, right.y);
-        inverse.put_pair(n, i, left.x, right.x);
-      }
-    }
+    if (is_tree()) put_elements<true>(inverse, p);
+    else put_elements<false>(inverse, p);
     inverse.run();
     for (int i = threadIdx.x; i < chunk_.tokens * 8; i += C::kThreads) {
       const int row = i / 8, piece = i % 8;
@@ -289,18 +278,59 @@ class ChunkPrepare {
         w[0] = w[1] = w[2] = w[3] = 0;
       } else {
         ptx::load_shared_16(w, ptx::smem_address(&scratch.t[row][8 * piece]));
-#pragma unroll
-        for (int pair = 0; pair < 4; ++pair) {
-          const float* const beta = &tokens_.beta[8 * piece + 2 * pair];
-          w[pair] = E::pack(ptx::F16::low(w[pair]) * beta[0], ptx::F16::high(w[pair]) * beta[1]);
-        }
+        const float4* const beta = reinterpret_cast<const float4*>(&tokens_.beta[8 * piece]);
+        const float4 low = beta[0], high = beta[1];
+        w[0] = E::pack(ptx::F16::low(w[0]) * low.x, ptx::F16::high(w[0]) * low.y);
+        w[1] = E::pack(ptx::F16::low(w[1]) * low.z, ptx::F16::high(w[1]) * low.w);
+        w[2] = E::pack(ptx::F16::low(w[2]) * high.x, ptx::F16::high(w[2]) * high.y);
+        w[3] = E::pack(ptx::F16::low(w[3]) * high.z, ptx::F16::high(w[3]) * high.w);
       }
       store_16(p_.work.t, at, w);
     }
   }
-  WW_DEVICE float2 element(int row, int column, int at) const {
-    if constexpr (C::kKda) return element_of_kda(row, column, at);
-    else return element_of_gdn(row, column, at);
+  // Elements of A, to be inverted, and of P. What is the same for a row or a column is read once.
+  template <bool kTree>
+  WW_DEVICE void put_elements(BlockInverse& inverse, unsigned short* p) const {
+    float left[2], right[2], of_row[2];
+    ptx::u64 ancestors[2] = {};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = row_ + 8 * i;
+      left[i] = tokens_.beta[row] * tokens_.k_norm[row], right[i] = p_.scale * tokens_.q_norm[row];
+      of_row[i] = C::kKda ? tokens_.qk[row] : tokens_.log2_decay[row];
+      if constexpr (kTree) ancestors[i] = tokens_.ancestors[row];
+    }
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const int column = 8 * n + column_;
+      u32* const to = reinterpret_cast<u32*>(&p[row_ * C::kPStride + column]);
+      if (n / 2 > warp_) {
+        to[0] = to[4 * C::kPStride] = 0;
+        continue;
+      }
+      const float2 norm = *reinterpret_cast<const float2*>(&tokens_.k_norm[column]);
+      const float2 decay = *reinterpret_cast<const float2*>(&tokens_.log2_decay[column]);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = row_ + 8 * i, at = 4 * n + 2 * i;
+        float2 by = norm;
+        if constexpr (!C::kKda) {
+          by.x *= ptx::exp2_approx(fminf(of_row[i] - decay.x, 0)), by.y *= ptx::exp2_approx(fminf(of_row[i] - decay.y, 0));
+        }
+        float2 a = make_float2(kk_[at] * (left[i] * by.x), kk_[at + 1] * (left[i] * by.y));
+        float2 q = make_float2(qk_[at] * (right[i] * by.x), qk_[at + 1] * (right[i] * by.y));
+        if (kTree || n / 2 == warp_) {
+          const bool first = kTree ? ancestors[i] >> column & 1 : column < row;
+          const bool second = kTree ? ancestors[i] >> (column + 1) & 1 : column + 1 < row;
+          if (C::kKda && column == row) q.x = of_row[i] * right[i] * by.x;
+          if (C::kKda && column + 1 == row) q.y = of_row[i] * right[i] * by.y;
+          a.x = first ? a.x : 0.0f, a.y = second ? a.y : 0.0f;
+          q.x = first || column == row ? q.x : 0.0f, q.y = second || column + 1 == row ? q.y : 0.0f;
+        }
+        to[i * 4 * C::kPStride] = E::pack(q.x, q.y);
+        inverse.put_pair(n, i, a.x, a.y);
+      }
+    }
   }
   static WW_DEVICE void store_16(void* to, int64_t at, const u32 (&w)[4]) {
     *reinterpret_cast<uint4*>(static_cast<unsigned short*>(to) + at) = make_uint4(w[0], w[1], w[2], w[3]);
@@ -329,8 +359,11 @@ WW_DEVICE void chunk_prepare(const LinearParams& p, char* shared) {
   for (int index = base + blockIdx.x;; index += p.work.grid_chunks) {
     Chunk chunk;
     const bool found = find_chunk(p, index, chunk);
-    if (found && (!in_segments || chunk.first - first_row(p.batch, 0) < segment.end)) ChunkPrepare<C>(p, shared, chunk).run(blockIdx.y);
-    else if (found || p.work.list == nullptr || index >= p.work.list_first[p.batch.num_requests]) return;
+    if (found && (!in_segments || chunk.first - first_row(p.batch, 0) < segment.end)) {
+      if (chunk.tokens >= p.least_nodes) ChunkPrepare<C>(p, shared, chunk).run(blockIdx.y);  // a draft is one chunk
+    } else if (found || p.work.list == nullptr || index >= p.work.list_first[p.batch.num_requests]) {
+      return;
+    }
     if (p.work.list == nullptr) return;
   }
 }

@@ -5,11 +5,23 @@
 // rows i of one meet rows j of an earlier one through the tokens m before i's and n at the end of j's:
 // 2^(G_i - G_m) 2^(G_m - G_n) 2^(G_n - G_j). Within a sub-chunk the later half of 16 and of 8 tokens meets the earlier one through
 // its own first token, and the tokens of each four meet one after the other, without tensor cores. In a tree: pair by pair.
+//
+// Where a chunk's decays are known to be small enough (is_near()), all tokens meet through its middle one: exponents are positive
+// then, of a factor of the pairs that are wanted, too, but bounded; what overflows are products of the pairs that are not. Only
+// for bf16, whose exponents reach as far as those of f32.
 #pragma once
 
 #include "linear/cuda/chunk_prepare.cuh"
 
 namespace warpweave::linear {
+
+template <class Element>
+inline constexpr bool kWideExponents = false;
+template <>
+inline constexpr bool kWideExponents<ptx::Bf16> = true;
+// Log2 of the most that a chunk forgets, and from its middle to an end, in multiply_near().
+inline constexpr float kMostNearDecay = 120, kMostNearHalf = 60;
+inline constexpr int kNearToken = 31;
 
 template <class C>
 WW_DEVICE void ChunkPrepare<C>::put_decays(int head) {
@@ -57,11 +69,14 @@ WW_DEVICE void ChunkPrepare<C>::norms() {
 // G of every token and channel.
 template <class C>
 WW_DEVICE void ChunkPrepare<C>::sum_decays() {
+  bool far = is_tree() || !kWideExponents<E>;
   for (int channel = threadIdx.x; channel < C::kDim; channel += C::kThreads) {
     float sum = 0;
     if (!is_tree()) {
 #pragma unroll 16
       for (int i = 0; i < 64; ++i) decay(i, channel) = sum += decay(i, channel);
+      const float middle = decay(kNearToken, channel);
+      far = far || sum < -kMostNearDecay || decay(0, channel) - middle > kMostNearHalf || middle - sum > kMostNearHalf;
     } else {
       for (int i = 0; i < chunk_.tokens; ++i) {
         const int parent = parent_of(i);
@@ -69,7 +84,42 @@ WW_DEVICE void ChunkPrepare<C>::sum_decays() {
       }
     }
   }
+  far = __any_sync(~0u, far);
+  if (lane_ == 0) tokens_.far[warp_] = far;
   __syncthreads();
+}
+
+template <class C>
+WW_DEVICE bool ChunkPrepare<C>::is_near() const {
+  return !(tokens_.far[0] || tokens_.far[1] || tokens_.far[2] || tokens_.far[3]);
+}
+
+// Pieces of k 2^(G_middle - G) stand where the decays of their token did.
+template <class C>
+WW_DEVICE ptx::u32 ChunkPrepare<C>::near_address(int row, int piece) const {
+  return ptx::smem_address(&decay(row, 0)) + (piece ^ (row / 4 % 2)) * 16;
+}
+
+// As multiply(), of what write_operands<true>() left.
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::multiply_near() {
+  clear();
+#pragma unroll
+  for (int step = 0; step < C::kDim / 16; ++step) {
+    u32 k[4], q[4];
+    load_left(k, k_, 16 * warp_, step);
+    load_left(q, q_, 16 * warp_, step);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      if (n > warp_) continue;
+      u32 b[4];
+      ptx::ldmatrix_x4(b, near_address(16 * n + lane_ % 8 + lane_ / 16 * 8, 2 * step + lane_ / 8 % 2));
+      add(kk_, 2 * n, k, b[0], b[1]);
+      add(kk_, 2 * n + 1, k, b[2], b[3]);
+      add(qk_, 2 * n, q, b[0], b[1]);
+      add(qk_, 2 * n + 1, q, b[2], b[3]);
+    }
+  }
 }
 
 // What two rows of a tile are multiplied by, in this lane's columns of `step`: 2^(G_row - G_reference) of a row that is `later` than
@@ -357,42 +407,63 @@ WW_DEVICE void ChunkPrepare<C>::multiply_pairs() {
   }
 }
 
+// kNear: and in shared memory, in place of K and Q, k and q 2^(G - G_middle), and what near_address() says. A row's pieces are those
+// of one warp.
 template <class C>
-WW_DEVICE float2 ChunkPrepare<C>::element_of_kda(int row, int column, int at) const {
-  const float norm = tokens_.k_norm[column], q_norm = p_.scale * tokens_.q_norm[row] * norm;
-  const bool before = follows(row, column);
-  return make_float2(before ? kk_[at] * tokens_.beta[row] * tokens_.k_norm[row] * norm : 0.0f,
-                     row == column ? tokens_.qk[row] * q_norm : before ? qk_[at] * q_norm : 0.0f);
-}
-
-template <class C>
+template <bool kNear>
 WW_DEVICE void ChunkPrepare<C>::write_operands(int head) const {
-  constexpr int kPieces = C::kDim / 8;
-  const int last = chunk_.tokens - 1;
-  for (int i = threadIdx.x; i < chunk_.tokens * kPieces; i += C::kThreads) {
-    const int row = i / kPieces, piece = i % kPieces;
-    if (piece * 8 >= p_.k_dim) continue;
-    u32 k[4], q[4], kg[4], qg[4], kd[4];
+  constexpr int kPieces = C::kDim / 8, kRows = C::kThreads / kPieces;
+  const int piece = threadIdx.x % kPieces;
+  const bool there = piece * 8 < p_.k_dim;
+  float end[8], to_middle[8], from_middle[8];  // 2^-G_middle, 2^(G_middle - G_last)
+  take_decays(end, 63, piece);
+  if constexpr (kNear) {
+    float middle[8];
+    take_decays(middle, kNearToken, piece);
+#pragma unroll
+    for (int e = 0; e < 8; ++e) to_middle[e] = ptx::exp2_approx(-middle[e]), from_middle[e] = ptx::exp2_approx(middle[e] - end[e]);
+    __syncthreads();
+  }
+  if (!kNear && is_tree()) take_decays(end, chunk_.tokens - 1, piece);
+  if (threadIdx.x < kPieces && there) {
+    float* const decays = p_.work.decay + (head * p_.work.capacity + chunk_.index) * p_.k_dim + 8 * piece;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) decays[e] = ptx::exp2_approx(end[e]);
+  }
+  for (int row = threadIdx.x / kPieces; row < 64; row += kRows) {
+    u32 k[4], q[4], kg[4], qg[4], kd[4], near[4];
+    float sum[8];
     ptx::load_shared_16(k, k_ + piece_offset(row, piece));
     ptx::load_shared_16(q, q_ + piece_offset(row, piece));
+    take_decays(sum, row, piece);
     const float k_norm = tokens_.k_norm[row], q_norm = p_.scale * tokens_.q_norm[row];
 #pragma unroll
     for (int pair = 0; pair < 4; ++pair) {
-      const int c = 8 * piece + 2 * pair;
-      const float2 sum = *reinterpret_cast<const float2*>(&decay(row, c)), end = *reinterpret_cast<const float2*>(&decay(last, c));
-      const float2 from = make_float2(ptx::exp2_approx(sum.x), ptx::exp2_approx(sum.y));
-      const float2 to = make_float2(k_norm * ptx::exp2_approx(fminf(end.x - sum.x, 0)), k_norm * ptx::exp2_approx(fminf(end.y - sum.y, 0)));
-      kg[pair] = scaled(k[pair], make_float2(k_norm * from.x, k_norm * from.y));
-      qg[pair] = scaled(q[pair], make_float2(q_norm * from.x, q_norm * from.y));
-      kd[pair] = scaled(k[pair], to);
+      const int e = 2 * pair;
+      const float2 from = make_float2(ptx::exp2_approx(sum[e]), ptx::exp2_approx(sum[e + 1]));
+      const float2 to = make_float2(ptx::exp2_approx(fminf(end[e] - sum[e], 0)), ptx::exp2_approx(fminf(end[e + 1] - sum[e + 1], 0)));
+      const float2 own_k = make_float2(E::low(k[pair]), E::high(k[pair])), own_q = make_float2(E::low(q[pair]), E::high(q[pair]));
+      kg[pair] = E::pack(own_k.x * (k_norm * from.x), own_k.y * (k_norm * from.y));
+      qg[pair] = E::pack(own_q.x * (q_norm * from.x), own_q.y * (q_norm * from.y));
+      kd[pair] = E::pack(own_k.x * (k_norm * to.x), own_k.y * (k_norm * to.y));
+      if constexpr (kNear) {
+        const float2 later = make_float2(from.x * to_middle[e], from.y * to_middle[e + 1]);
+        k[pair] = E::pack(own_k.x * later.x, own_k.y * later.y);
+        q[pair] = E::pack(own_q.x * later.x, own_q.y * later.y);
+        near[pair] = E::pack(own_k.x * (to.x * from_middle[e]), own_k.y * (to.y * from_middle[e + 1]));
+      }
     }
+    if constexpr (kNear) {
+      __syncwarp();
+      store_shared_16(k_ + piece_offset(row, piece), k);
+      store_shared_16(q_ + piece_offset(row, piece), q);
+      store_shared_16(near_address(row, piece), near);
+    }
+    if (!there || row >= chunk_.tokens) continue;
     const int64_t at = (head * p_.work.rows + chunk_.first + row) * p_.k_dim + 8 * piece;
     store_16(p_.work.kg, at, kg);
     store_16(p_.work.qg, at, qg);
     store_16(p_.work.kd, at, kd);
-  }
-  for (int c = threadIdx.x; c < p_.k_dim; c += C::kThreads) {
-    p_.work.decay[(head * p_.work.capacity + chunk_.index) * p_.k_dim + c] = ptx::exp2_approx(decay(last, c));
   }
 }
 

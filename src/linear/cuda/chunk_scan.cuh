@@ -48,6 +48,7 @@ class ChunkScan {
         v_(split_ + 64 * group_ + 16 * warp_ + lane_ / 4), column_(lane_ % 4 * 2) {}
 
   WW_DEVICE void run() {
+    if (first_row(p_.batch, request_ + 1) - first_ < p_.least_nodes) return;
     const int slot = p_.batch.slots[request_];
     if (slot < 0) {
       clear_rows();

@@ -235,6 +235,11 @@ void ChunkedLinearKernel::chunks(const LinearAttnCall& call, bool writes_state) 
     use_packed(p, rows);
   }
   set_vectors(p);
+  if (verify_few_takes(p)) {
+    device_->verify_few(p, element, call.stream);
+    p.least_nodes = kFewNodes + 1;
+    if (p.batch.max_q_tokens <= kFewNodes) return norm(call, p);
+  }
   p.work.grid_chunks = static_cast<int>(call.batch->num_tokens / kChunk) + call.batch->num_requests;
   if (p.batch.checkpoint_indptr != nullptr) {
     p.work.list = w.list;

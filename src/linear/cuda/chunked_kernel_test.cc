@@ -17,6 +17,7 @@
 #include "linear/cuda/conv_step.cuh"
 #include "linear/cuda/decode.cuh"
 #include "linear/cuda/rows.cuh"
+#include "linear/cuda/verify_few.cuh"
 
 #include "attention/cuda/testing/shared_array.h"
 
@@ -56,6 +57,10 @@ class HostDevice : public LinearDevice {
   void extend_exactly(const LinearParams& p, void*) override {
     if (!p.writes_state) return verify_grid(p, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent_verify<C>(p); }); });
     recurrent_grid<RecurrentMode::extend>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
+  }
+  void verify_few(const LinearParams& p, DType element, void*) override {
+    const auto with = [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { linear::verify_few<C>(p); }); };
+    element == DType::f16 ? verify_few_grid<ptx::F16>(p, with) : verify_few_grid<ptx::Bf16>(p, with);
   }
   void make_rows(const RowsParams& p, void*) override {
     if (p.conv_step) {

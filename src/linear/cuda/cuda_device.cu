@@ -48,6 +48,9 @@ class CudaLinearDevice : public LinearDevice {
     const auto on = static_cast<cudaStream_t>(stream);
     p.writes_state ? launch_extend_exactly(p, on) : launch_verify_exactly(p, on);
   }
+  void verify_few(const LinearParams& p, DType element, void* stream) override {
+    launch_verify_few(p, element == DType::f16, static_cast<cudaStream_t>(stream));
+  }
   void make_rows(const RowsParams& p, void* stream) override {
     if (p.conv_step) {
       constexpr int kChannels = ConvStep::kChannels * kRowsThreads;

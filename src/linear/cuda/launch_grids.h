@@ -7,6 +7,7 @@
 #include "linear/cuda/chunk_prepare_kda.cuh"
 #include "linear/cuda/chunk_scan.cuh"
 #include "linear/cuda/decode.cuh"
+#include "linear/cuda/verify_few.cuh"
 
 namespace warpweave::linear {
 
@@ -106,6 +107,14 @@ void wgmma_scan_grid(const LinearParams& p, int groups, const Run& run) {
   with_dim<64, 128>(p.k_dim, [&]<int kDim> {
     if (groups == 2) scan_grid<GroupProducts, Element, kDim, 2>(p, run);
     else scan_grid<GroupProducts, Element, kDim, 1>(p, run);
+  });
+}
+
+template <class Element, class Run>
+void verify_few_grid(const LinearParams& p, const Run& run) {
+  with_dim<64, 128>(p.k_dim, [&]<int kDim> {
+    using C = VerifyFewConfig<Element, kDim>;
+    run.template operator()<C>((p.v_dim + 16 * C::kWarps - 1) / (16 * C::kWarps) * p.v_heads, p.batch.num_requests);
   });
 }
 

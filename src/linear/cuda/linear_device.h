@@ -22,6 +22,7 @@ class LinearDevice {
 
   virtual void decode(const LinearParams& p, void* stream) = 0;  // has_norm: where decode_takes()
   virtual void extend_exactly(const LinearParams& p, void* stream) = 0;  // token by token, in f32; without writes_state: of drafted nodes
+  virtual void verify_few(const LinearParams& p, DType element, void* stream) = 0;  // where verify_few_takes()
   virtual void commit(const LinearParams& p, void* stream) = 0;
   virtual void make_rows(const RowsParams& p, void* stream) = 0;
   virtual void norm_rows(const RowsParams& p, void* stream) = 0;

@@ -75,6 +75,7 @@ struct LinearParams {
   int64_t out_token_stride = 0;
   bool out_vectors = false;          // rows of 16-bit outputs begin at multiples of 16 bytes
   bool writes_state = true;
+  int least_nodes = 0;               // kernels of chunks leave requests of fewer tokens alone
   int decode_blocks = 0;             // of decode.cuh
   int decode_units = 1;              // there: how many share a head's rows; 1 with a norm
   bool decode_by_turns = false;      // there: a block takes every decode_blocks-th unit, else neighbouring ones
@@ -86,5 +87,8 @@ struct LinearParams {
 
 // Whether decode.cuh has this shape.
 inline bool decode_takes(const LinearParams& p) { return p.k_dim == 64 || p.k_dim == kDecodeMostDim; }
+
+inline constexpr int kFewNodes = 16;  // of a request, at most, of those that verify_few.cuh takes
+inline bool verify_few_takes(const LinearParams& p) { return !p.writes_state && p.decay_channels == 1 && p.k_dim <= 128; }
 
 }  // namespace warpweave::linear

@@ -36,6 +36,14 @@ WW_DEVICE void copy_tile(ptx::u32 tile, const void* from, int64_t row_stride, in
   }
 }
 
+WW_DEVICE void store_shared_16(ptx::u32 smem, const ptx::u32 (&w)[4]) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(smem), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]) : "memory");
+#else
+  for (int i = 0; i < 4; ++i) ptx::store_shared_4(smem + 4 * i, w[i]);
+#endif
+}
+
 // Left operand: 16 rows from `row`, columns 16 step ..
 WW_DEVICE void load_left(ptx::u32 (&r)[4], ptx::u32 tile, int row, int step) {
   const int lane = threadIdx.x % 32;
