@@ -181,6 +181,16 @@ class Bfloat16 : public OnTestDevice<Bf16Setting> {
   }
 };
 
+// How many tokens two answers begin alike; where they part, two of the expected answer's logits are equal to rounding.
+size_t expect_parting_at_a_tie(const Answer& got, const Answer& expected) {
+  const auto same = static_cast<size_t>(
+      std::mismatch(got.ids.begin(), got.ids.end(), expected.ids.begin(), expected.ids.end()).first - got.ids.begin());
+  if (same < expected.ids.size()) {
+    EXPECT_LT(expected.gaps.at(same), 0.1f) << "token " << same;
+  }
+  return same;
+}
+
 TEST_P(Bfloat16, TextsPartOnlyWhereTwoLogitsAreEqualToRounding) {
   ServedModel plain = serve(args());
   const auto expected = ask(plain, greedy(2));
@@ -190,14 +200,8 @@ TEST_P(Bfloat16, TextsPartOnlyWhereTwoLogitsAreEqualToRounding) {
   for (size_t i = 0; i < got.size(); ++i) {
     SCOPED_TRACE("request " + std::to_string(i));
     ASSERT_TRUE(got[i].finish.error.ok()) << got[i].finish.error.message();
-    const auto same = static_cast<size_t>(
-        std::mismatch(got[i].ids.begin(), got[i].ids.end(), expected[i].ids.begin(), expected[i].ids.end()).first -
-        got[i].ids.begin());
-    agreed += same;
+    agreed += expect_parting_at_a_tie(got[i], expected[i]);
     all += expected[i].ids.size();
-    if (same < expected[i].ids.size()) {
-      EXPECT_LT(expected[i].gaps.at(same), 0.1f) << "token " << same;
-    }
   }
   EXPECT_GT(agreed, all / 3);
   EXPECT_GT(served.engine->stats().speculation->accepted_tokens, 10u);
@@ -215,17 +219,25 @@ TEST_P(Bfloat16, TextsAreTheSameInDeterministicMode) {
   for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].ids, expected[i].ids) << "request " << i;
 }
 
-// One request at a time, so that both ways multiply as many rows: the kernels are the same, and so are their bits.
+// One request at a time, so that both ways multiply as many rows: the kernels are the same, and so are their bits. triton
+// alone cuts K and V otherwise in a graph, which has to fit every length that it may see.
 TEST_P(Bfloat16, StepsInGraphsGiveTheTextsOfStepsLaunchedOneByOne) {
   ServerArgs one_by_one = speculating(args());
   one_by_one.disable_cuda_graph = true;
   ServedModel plain = serve(one_by_one);
   ServedModel served = serve(speculating(args()));
-  for (const GenerateRequest& request : greedy(0)) {
-    const std::vector<GenerateRequest> alone = {request};
-    const auto got = ask(served, alone), expected = ask(plain, alone);
+  const std::string mode = GetParam().mode;
+  const bool same_cuts = std::string(mode == "prefill" ? GetParam().prefill : GetParam().decode) != "triton";
+  const std::vector<GenerateRequest> asked = greedy(0), asked_of_plain = greedy(same_cuts ? 0 : 2);
+  for (size_t i = 0; i < asked.size(); ++i) {
+    SCOPED_TRACE("request " + std::to_string(i));
+    const auto got = ask(served, {asked[i]}), expected = ask(plain, {asked_of_plain[i]});
     ASSERT_TRUE(got[0].finish.error.ok()) << got[0].finish.error.message();
-    EXPECT_EQ(got[0].ids, expected[0].ids) << "request " << request.rid;
+    if (same_cuts) {
+      EXPECT_EQ(got[0].ids, expected[0].ids);
+    } else {
+      expect_parting_at_a_tie(got[0], expected[0]);
+    }
   }
   // Products of drafts may be tuned otherwise in a graph, which changes a guess at most where two are almost as likely.
   const double by_graphs = served.engine->stats().speculation->accept_length();
