@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "ops/elementwise.h"
+#include "sample/kept_guess.h"
 
 namespace warpweave {
 namespace {
@@ -71,30 +72,11 @@ int32_t draw_from_all(std::span<const float> weights, double total, double draw)
   return last_possible;
 }
 
-// The drawn token, or a guess that is kept in its place; weight_of(id) sums up to `total`.
-template <typename WeightOf>
-int32_t drawn_or_guess(int32_t drawn, const RowGuesses& guesses, double total, const WeightOf& weight_of) {
-  const std::span<const int32_t> tokens = guesses.tokens;
-  if (guesses.accept.lossless() || std::find(tokens.begin(), tokens.end(), drawn) != tokens.end()) return drawn;
-  double all = 0;
-  for (const int32_t token : tokens) {
-    const double probability = weight_of(token) / total;
-    if (probability > 0 && probability >= guesses.accept.single) return token;
-    all += probability;
-  }
-  if (all <= 0 || all >= 1) return drawn;
-  const double more = (std::min(1.0, all / guesses.accept.acc) - all) / (1 - all);  // for no guess was drawn
-  if (guesses.draw >= more) return drawn;
-  double left = guesses.draw / more * all;
-  int32_t kept = drawn;
-  for (const int32_t token : tokens) {
-    const double probability = weight_of(token) / total;
-    if (probability <= 0) continue;
-    kept = token;
-    left -= probability;
-    if (left < 0) break;
-  }
-  return kept;
+// What RowGuesses say, for drawn_or_guess(); where the draw alone decides, no guess at all.
+KeptGuessRule rule_of(const RowGuesses& guesses) {
+  if (guesses.accept.lossless()) return {};
+  return {guesses.tokens.data(), static_cast<int>(guesses.tokens.size()), guesses.accept.single, guesses.accept.acc,
+          guesses.draw};
 }
 
 }  // namespace
@@ -127,7 +109,7 @@ int32_t sample_row(std::span<const float> logits, const SamplingParams& params, 
       exp_row(logits.data(), logits.size(), max, 1.0f / params.temperature, scratch.weights.data());
   const bool cut_k = params.top_k > 0 && params.top_k < static_cast<int64_t>(logits.size());
   if (!cut_k && params.top_p >= 1.0f && params.min_p <= 0) {
-    return drawn_or_guess(draw_from_all(scratch.weights, total, draw), guesses, total,
+    return drawn_or_guess(draw_from_all(scratch.weights, total, draw), rule_of(guesses), total,
                           [&](int32_t id) { return std::max(scratch.weights[id], 0.0f); });
   }
 
@@ -149,7 +131,7 @@ int32_t sample_row(std::span<const float> logits, const SamplingParams& params, 
   if (params.top_p < 1.0f) kept = nucleus_size(candidates, mass * params.top_p);
   const std::span<const Candidate> left(candidates.data(), kept);
   const double left_mass = mass_of(left);
-  return drawn_or_guess(draw_from(left, left_mass, draw), guesses, left_mass, [&](int32_t id) {
+  return drawn_or_guess(draw_from(left, left_mass, draw), rule_of(guesses), left_mass, [&](int32_t id) {
     const auto found = std::find_if(left.begin(), left.end(), [&](const Candidate& c) { return c.second == id; });
     return found != left.end() ? found->first : 0.0f;
   });

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "sample/cuda/gpu_sampler.h"
+#include "sample/kept_guess.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -237,33 +238,6 @@ __device__ Cut find_cut(const Row& row, const SampleRowParams& params, double to
   return cut;
 }
 
-// drawn_or_guess() of row_sampler.cc.
-template <typename WeightOf>
-__device__ int drawn_or_guess(int drawn, const SampleRowParams& params, const int32_t* guesses, double total,
-                              const WeightOf& weight_of) {
-  double all = 0;
-  for (int i = 0; i < params.num_guesses; ++i) {
-    if (guesses[i] == drawn) return drawn;
-  }
-  for (int i = 0; i < params.num_guesses; ++i) {
-    const double probability = weight_of(guesses[i]) / total;
-    if (probability > 0 && probability >= params.accept_single) return guesses[i];
-    all += probability;
-  }
-  if (all <= 0 || all >= 1) return drawn;
-  const double more = (fmin(1.0, all / params.accept_acc) - all) / (1 - all);
-  if (params.accept_draw >= more) return drawn;
-  double left = params.accept_draw / more * all;
-  int kept = drawn;
-  for (int i = 0; i < params.num_guesses && left >= 0; ++i) {
-    const double probability = weight_of(guesses[i]) / total;
-    if (probability <= 0) continue;
-    kept = guesses[i];
-    left -= probability;
-  }
-  return kept;
-}
-
 __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(SampleCall call) {
   __shared__ Shared shared;
   const float* const logits = call.logits;
@@ -315,7 +289,9 @@ __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(SampleCall ca
     const int passing = find_passing(row, fmin(params.draw, 1 - 1e-9) * kept_total, kept, shared);
     if (passing >= 0) chosen = passing;
     if (params.num_guesses > 0) {
-      chosen = drawn_or_guess(chosen, params, call.guesses + params.guesses, kept_total, kept);
+      const KeptGuessRule rule = {call.guesses + params.guesses, params.num_guesses, params.accept_single, params.accept_acc,
+                                  params.accept_draw};
+      chosen = drawn_or_guess(chosen, rule, kept_total, kept);
     }
   }
   if (threadIdx.x == 0) token = chosen;
