@@ -186,8 +186,11 @@ TEST_P(OptionPairs, AreAllAnsweredAndKeepWhatTheyPromise) {
     }
     // Beside prompts nothing is checked, and there are prompts in most steps then.
     if (!GetParam().mixed) {
-      // NGRAM learns from texts that are done, and where more run at a time fewer are.
+#ifdef WW_TEST_ON_GPU  // NGRAM learns from texts that are done, and where more run at a time fewer are.
       const uint64_t least = std::string(GetParam().algorithm) == "NGRAM" ? 5 : 50;
+#else
+      const uint64_t least = 50;
+#endif
       EXPECT_GT(served.engine->stats().speculation->accepted_tokens, least);
     }
   }
