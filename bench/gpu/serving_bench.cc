@@ -208,7 +208,6 @@ void ttft(Runner& runner) {
   print("time to first token, 1024 tokens, idle", fmt::format("\"median_ms\": {:.2f}", median(times)));
 }
 
-constexpr int kLoraBatches[] = {1, 8, 64};
 constexpr int kLoraAdapters = 8, kLoraRank = 16, kLoraTurns = 3;
 
 // So many random adapters of the model, loaded.
@@ -244,7 +243,7 @@ void lora(Runner& runner, const ServerArgs& args, ServedModel& served, int only)
     print(row, fmt::format("\"none\": {:.3f}, \"adapters\": {:.3f}, \"ratio\": {:.3f}", median(without), median(with),
                            median(with) / median(without)));
   };
-  for (const int batch : kLoraBatches) {
+  for (const int batch : {1, 8, 64}) {
     if (only != 0 && batch != only) continue;
     compare(fmt::format("decode step with {} adapters, batch {}, ms", kLoraAdapters, batch), std::vector<Job>(batch, {1024, 128}),
             [](const Outcome& outcome) { return median(outcome.intervals_ms); });
@@ -411,7 +410,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   flags->args.routing_dice = dice;
-  const bool with_adapters = rows.starts_with("lora");
+  const bool with_adapters = rows == "lora" || rows == "lora64";
   if (with_adapters) flags->args.lora_root = std::filesystem::temp_directory_path() / "serving_bench_adapters";
   auto served = create_engine({.args = flags->args, .model_path = flags->args.model_path, .on_weights_progress = {}});
   if (!served.ok()) {
@@ -436,7 +435,7 @@ int main(int argc, char** argv) {
   if (wants("decode")) decode(runner, info.max_running_requests, alone == std::end(kBatches) ? 0 : *alone);
   if (wants("prefill")) prefill(runner);
   if (wants("ttft")) ttft(runner);
-  if (with_adapters) lora(runner, flags->args, *served, std::atoi(rows.c_str() + 4));
+  if (with_adapters) lora(runner, flags->args, *served, rows == "lora" ? 0 : 64);
   if (rows == "schemas") schemas(runner, info.vocab_size);
   if (rows == "edited") edited(runner, info.vocab_size);
   for (const Load& of : kLoads) {

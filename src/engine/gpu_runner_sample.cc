@@ -166,7 +166,7 @@ Result<std::vector<float>> GpuRunner::read_logits(std::span<const int> rows, con
   std::vector<float> values(rows.size() * vocab_size);
   for (size_t i = 0; i < rows.size(); ++i) {
     WW_RETURN_IF_ERROR(copy_now(values.data() + i * vocab_size, logits + rows[i] * vocab_size, vocab_size * sizeof(float),
-"reading logits"));
+                                "reading logits"));
   }
   return values;
 }
@@ -180,7 +180,7 @@ Status GpuRunner::compute_input_logprobs(DeviceStep& step, const float* logits) 
     for (size_t i = 0; i < count; ++i) {
       const float* from = logits + step.input_logprobs[first + i].logits_row * vocab_size;
       WW_RETURN_IF_ERROR(copy_now(values.data() + i * vocab_size, from, vocab_size * sizeof(float),
-"reading logits"));
+                                "reading logits"));
     }
     parts_.team->parallel_for(count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
