@@ -6,9 +6,9 @@
 // 2^(G_i - G_m) 2^(G_m - G_n) 2^(G_n - G_j). Within a sub-chunk the later half of 16 and of 8 tokens meets the earlier one through
 // its own first token, and the tokens of each four meet one after the other, without tensor cores. In a tree: pair by pair.
 //
-// Where a chunk's decays are known to be small enough (is_near()), all tokens meet through its middle one: exponents are positive
-// then, of a factor of the pairs that are wanted, too, but bounded; what overflows are products of the pairs that are not. Only
-// for bf16, whose exponents reach as far as those of f32.
+// Where a chunk forgets little (is_near()), all tokens meet through its middle one, m: 2^(G_i - G_m) 2^(G_m - G_j). One of the
+// two exponents may be positive, but is at most kMostNearHalf, so that no wanted pair overflows; pairs of a later token j can,
+// and are not read. Only for bf16, whose exponents reach as far as those of f32.
 #pragma once
 
 #include "linear/cuda/chunk_prepare.cuh"

@@ -205,7 +205,8 @@ struct Int8IQ4XS : Int8IQ4 {
 };
 
 // Asks for what stands a little further on, a group's share of a block at a time and all of it: blocks are read at many
-// places at once, which CPUs do not foresee (q6_k had 48 % of the speed of plain reads, and has 90 % with it; Zen 5).
+// places at once, which CPUs do not foresee (q6_k had 48 % of the speed of plain reads, and has 90 % with it; Zen 5,
+// 2026-11-25).
 template <class Panel>
 WW_INLINE void prefetch_share(const Panel* block, int g) {
   constexpr int kAheadBytes = 4096, kLineBytes = 64, kShareBytes = sizeof(Panel) / (Panel::kElements / 32);
