@@ -20,8 +20,8 @@ struct SampleRow {
   int top_logprobs_num = 0;
   bool want_logprobs = false;
   std::span<const int32_t> logprob_ids;  // further ids whose logprob is wanted
-  AcceptThresholds accept;               // of guesses
-  std::span<const int32_t> guesses;      // of the token to come; read where `accept` is lossy
+  AcceptThresholds accept = {};           // of guesses
+  std::span<const int32_t> guesses = {};  // of the token to come; read where `accept` is lossy
 };
 
 struct SampledRow {
