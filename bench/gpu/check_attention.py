@@ -47,7 +47,7 @@ def decode_cases():
     for heads in ((8, 8), (20, 4), (28, 4), (64, 8), (32, 2)):
         yield f"decode heads{heads}", dict(q_lens=ones, kv_lens=lens, heads=heads, page=16)
     mixed = [200 + i * 331 % 1700 for i in range(50)]
-    for heads in ((32, 8), (40, 20), (11, 11), (24, 24), (16, 1)):  # as many abreast as there are, 5, 1, 8 in three turns, 1
+    for heads in ((32, 8), (40, 20), (11, 11), (24, 24), (16, 1)):  # in lockstep: 8, 5, 1, 8 in three turns, 1
         yield f"decode mixed heads{heads}", dict(q_lens=[1] * 50, kv_lens=mixed, heads=heads, page=16)
     yield "decode f16", dict(q_lens=ones, kv_lens=lens, dtype=HF, page=16)
     for kv in ("e4m3", "e5m2", "e2m1"):

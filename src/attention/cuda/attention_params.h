@@ -67,7 +67,7 @@ inline bool copied_in_boxes(const AttentionParams& p) {
 // is cut has one piece per worker that it touches; the last of them to finish merges.
 //
 // Workers that read a token's kv heads, which stand side by side in memory, at about the same time find the memory
-// faster than workers that read one head's tokens each. So heads_abreast (plan.h) neighbouring heads count as one in
+// faster than workers that read one head's tokens each. So lockstep_heads (plan.h) neighbouring heads count as one in
 // the line, and a run is that of as many neighbouring workers, one for each head; the next piece of a worker's pair,
 // and its own next head, stand that many further.
 inline constexpr int kDecodeTileTokens = 64;

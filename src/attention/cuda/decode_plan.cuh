@@ -91,10 +91,10 @@ __device__ long long pair_end(const PlanInput& in, const Chunk& chunk, long long
   }
 }
 
-// Requests are scanned in chunks of one per thread. The line is cut as if `abreast` heads were one, in.num_kv_heads
+// Requests are scanned in chunks of one per thread. The line is cut as if `lockstep` heads were one, in.num_kv_heads
 // counting these, and their workers one.
 __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, DecodeWorker* workers,
-                                                            int num_workers, int num_groups, int abreast) {
+                                                            int num_workers, int num_groups, int lockstep) {
   __shared__ long long warp_sums[32];
   __shared__ long long ends[kPlanThreads];
   __shared__ int counts[kPlanThreads], pair_ends[kPlanThreads];
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
   } else {
     cut = {total, static_cast<int>(count_runs(total, pairs, shortest, longest, num_groups, in.cut_long_pairs))};
   }
-  for (int worker = cut.runs * abreast + threadIdx.x; worker < num_workers; worker += kPlanThreads) {
+  for (int worker = cut.runs * lockstep + threadIdx.x; worker < num_workers; worker += kPlanThreads) {
     workers[worker] = {};
   }
 
@@ -158,8 +158,8 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
                             in.num_kv_heads, counts, ends};
     const long long chunk_begin = base * in.num_kv_heads;
     const long long chunk_end = ends[kPlanThreads - 1] * in.num_kv_heads;
-    for (int worker = threadIdx.x; worker < cut.runs * abreast; worker += kPlanThreads) {
-      const int group = worker / abreast, side = worker % abreast;
+    for (int worker = threadIdx.x; worker < cut.runs * lockstep; worker += kPlanThreads) {
+      const int group = worker / lockstep, side = worker % lockstep;
       const long long begin = cut.begin(group), end = cut.begin(group + 1);
       if (begin == end) workers[worker] = {};
       if (begin == end || begin < chunk_begin || begin >= chunk_end) continue;
@@ -170,13 +170,13 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
       run.q_begin = in.q_indptr[run.request];
       run.q_len = in.q_indptr[run.request + 1] - run.q_begin;
       run.kv_len = in.kv_lens[run.request];
-      run.head = offset / counts[r] * abreast + side;
+      run.head = offset / counts[r] * lockstep + side;
       run.tile = offset % counts[r];
       run.num_tiles = static_cast<int>(end - begin);
       const long long pair_begin = begin - run.tile;
-      run.first_pair_begin = cut.run_of(pair_begin) * abreast + side;
-      run.first_pair_end = cut.run_of(pair_begin + counts[r] - 1) * abreast + side;
-      run.last_pair_end = cut.run_of(pair_end(in, requests, chunk_end, end - 1)) * abreast + side;
+      run.first_pair_begin = cut.run_of(pair_begin) * lockstep + side;
+      run.first_pair_end = cut.run_of(pair_begin + counts[r] - 1) * lockstep + side;
+      run.last_pair_end = cut.run_of(pair_end(in, requests, chunk_end, end - 1)) * lockstep + side;
       workers[worker] = run;
     }
     base = ends[kPlanThreads - 1];

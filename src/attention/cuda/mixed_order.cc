@@ -17,7 +17,7 @@ constexpr double kTileSpeedBeside = 0.2;
 // What it must save. In a server of 64 or 256 requests, at its power limit, savings of 4 to 14 % (layers alone) gave
 // 0.6 % fewer tokens, not more.
 constexpr double kLeastSaving = 0.25;
-// SMs go in such steps, so that decode workers can take eight kv heads side by side (heads_abreast).
+// SMs go in such steps, so that decode workers can take eight kv heads side by side (lockstep_heads).
 constexpr int kSmStep = 4;
 
 struct Amounts {

@@ -308,7 +308,7 @@ Status PagedCudaBackend::run_short(const ForwardBatch& batch, const KernelShape&
   SplitWork work = split_work_of(short_workspace_.as<void>(), num_workers, layout.tile_rows);
   work.workers = plan.workers.as<DecodeWorker>();
   work.units = key.units;
-  work.abreast = heads_abreast(key.units, num_workers);
+  work.lockstep = lockstep_heads(key.units, num_workers);
   work.plan_is_older = plan_is_older;
   if (!plan_is_older) {
     plan.made = true;

@@ -9,9 +9,9 @@ namespace warpweave::cuda {
 
 cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
                                cudaStream_t stream) {
-  const int abreast = heads_abreast(input.num_kv_heads, num_workers);
-  decode_plan<<<1, kPlanThreads, 0, stream>>>(of_abreast(input, abreast), workers, num_workers, num_workers / abreast,
-                                              abreast);
+  const int lockstep = lockstep_heads(input.num_kv_heads, num_workers);
+  decode_plan<<<1, kPlanThreads, 0, stream>>>(of_lockstep(input, lockstep), workers, num_workers,
+                                              num_workers / lockstep, lockstep);
   return cudaPeekAtLastError();
 }
 

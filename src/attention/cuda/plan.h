@@ -13,7 +13,7 @@ cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, in
                                cudaStream_t stream);
 
 // The same without cuts: each pair of a request and one of num_kv_heads is one worker's. Requests see all of their
-// tokens up to their own (no window); the kernel's heads are not taken abreast.
+// tokens up to their own (no window); the kernel's heads do not go in lockstep.
 cudaError_t launch_whole_pairs_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
                                     cudaStream_t stream);
 

@@ -27,17 +27,17 @@ struct PlanInput {
   ExtendCopies copies;         // for the extend plan to fill in, where max_blocks is not 0
 };
 
-// How many neighbouring kv heads as many neighbouring workers of the decode plan take side by side (DecodeWorker): up
-// to kMaxHeadsAbreast, of which the kv heads are a multiple and the workers nearly so.
-constexpr int kMaxHeadsAbreast = 8;
-inline int heads_abreast(int num_kv_heads, int num_workers) {
-  for (int heads = kMaxHeadsAbreast; heads > 1; --heads) {
+// How many neighbouring kv heads as many neighbouring workers of the decode plan take in lockstep (DecodeWorker): up
+// to kMaxLockstepHeads, of which the kv heads are a multiple and the workers nearly so.
+constexpr int kMaxLockstepHeads = 8;
+inline int lockstep_heads(int num_kv_heads, int num_workers) {
+  for (int heads = kMaxLockstepHeads; heads > 1; --heads) {
     if (num_kv_heads % heads == 0 && num_workers >= heads && num_workers % heads <= num_workers / 32) return heads;
   }
   return 1;
 }
 // What the kernel of the decode plan takes: so many heads, and as many workers, counted as one.
-inline PlanInput of_abreast(PlanInput input, int heads) {
+inline PlanInput of_lockstep(PlanInput input, int heads) {
   input.num_kv_heads /= heads;
   return input;
 }

@@ -57,22 +57,22 @@ class PlanTest : public testing::TestWithParam<Order> {
  protected:
   std::vector<DecodeWorker> decode(const PlanInput& in, int num_workers) {
     std::vector<DecodeWorker> workers(num_workers, DecodeWorker{.request = -7, .num_tiles = -7});
-    const int abreast = heads_abreast(in.num_kv_heads, num_workers);
+    const int lockstep = lockstep_heads(in.num_kv_heads, num_workers);
     host_cta::run(kPlanThreads, GetParam(), [&] {
-      decode_plan(of_abreast(in, abreast), workers.data(), num_workers, num_workers / abreast, abreast);
+      decode_plan(of_lockstep(in, lockstep), workers.data(), num_workers, num_workers / lockstep, lockstep);
     });
     return workers;
   }
 };
 
-// The line of one of the heads that are taken abreast.
+// The line of one of the heads in lockstep.
 struct Line {
   std::vector<int> tiles;  // of a request's pairs
   std::vector<int64_t> begins;
   int groups;
   int64_t total = 0;
 
-  Line(const Batch& batch, const PlanInput& in, int abreast) : groups(in.num_kv_heads / abreast) {
+  Line(const Batch& batch, const PlanInput& in, int lockstep) : groups(in.num_kv_heads / lockstep) {
     for (int r = 0; r < batch.size(); ++r) {
       const int seen = batch.kv_lens[r] - first_visible(batch.kv_lens[r], batch.q_len(r), in.window_left);
       tiles.push_back(batch.q_len(r) > in.decode_q_len ? 0 : std::max(1, ceil_div(seen, kDecodeTileTokens)));
@@ -80,8 +80,8 @@ struct Line {
       total += int64_t{tiles.back()} * groups;
     }
   }
-  int64_t place(const DecodeWorker& w, int abreast) const {
-    return begins[w.request] + int64_t{w.head / abreast} * tiles[w.request] + w.tile;
+  int64_t place(const DecodeWorker& w, int lockstep) const {
+    return begins[w.request] + int64_t{w.head / lockstep} * tiles[w.request] + w.tile;
   }
   // Begin and end of the pair that has this tile.
   std::pair<int64_t, int64_t> pair(int64_t tile) const {
@@ -93,17 +93,17 @@ struct Line {
 };
 
 void expect_whole(const Batch& batch, const PlanInput& in, const std::vector<DecodeWorker>& workers) {
-  const int num_workers = static_cast<int>(workers.size()), abreast = heads_abreast(in.num_kv_heads, num_workers);
-  const Line line(batch, in, abreast);
-  for (int side = 0; side < abreast; ++side) {
+  const int num_workers = static_cast<int>(workers.size()), lockstep = lockstep_heads(in.num_kv_heads, num_workers);
+  const Line line(batch, in, lockstep);
+  for (int side = 0; side < lockstep; ++side) {
     std::map<int64_t, int> owners;  // by where a run begins
     int64_t reached = 0;
-    for (int w = side; w < num_workers / abreast * abreast; w += abreast) {
+    for (int w = side; w < num_workers / lockstep * lockstep; w += lockstep) {
       const DecodeWorker& run = workers[w];
       if (run.num_tiles == 0) continue;
       ASSERT_LT(reached, line.total) << "worker " << w;
-      ASSERT_EQ(run.head % abreast, side);
-      ASSERT_EQ(line.place(run, abreast), reached) << "worker " << w;
+      ASSERT_EQ(run.head % lockstep, side);
+      ASSERT_EQ(line.place(run, lockstep), reached) << "worker " << w;
       ASSERT_EQ(run.q_begin, batch.q_indptr[run.request]);
       ASSERT_EQ(run.q_len, batch.q_len(run.request));
       ASSERT_EQ(run.kv_len, batch.kv_lens[run.request]);
@@ -120,7 +120,7 @@ void expect_whole(const Batch& batch, const PlanInput& in, const std::vector<Dec
           << "worker " << w;
     }
   }
-  for (int w = num_workers / abreast * abreast; w < num_workers; ++w) ASSERT_EQ(workers[w].num_tiles, 0);
+  for (int w = num_workers / lockstep * lockstep; w < num_workers; ++w) ASSERT_EQ(workers[w].num_tiles, 0);
 }
 
 TEST_P(PlanTest, DecodeCoversEveryTileOnce) {

@@ -98,7 +98,7 @@ class SplitCombine {
     const SplitCut cut = shared_.cuts[part.cut];
     const int worker = shared_.workers[part.cut], count = rows_.rows_of(cut);
     if (part.row_block * 16 >= count) return;
-    const SplitPieces pieces = {2 * worker + 1, 2 * (worker + work_.abreast), 2 * work_.abreast, cut.pieces};
+    const SplitPieces pieces = {2 * worker + 1, 2 * (worker + work_.lockstep), 2 * work_.lockstep, cut.pieces};
     const int warp = threadIdx.x / 32, at_once = min(part.tiles, kCombineWarps);
     const Share share = {warp / at_once, kCombineWarps / at_once};
     const int first_tile = part.index * part.tiles + warp % at_once;

@@ -57,9 +57,9 @@ struct SplitRunState {
   WW_DEVICE void advance(const P& p, const SplitWork& work) {
     left -= tiles_of(p) - tile;
     tile = 0;
-    unit += work.abreast;
+    unit += work.lockstep;
     if (unit >= work.units && left > 0) {
-      unit = first_unit % work.abreast;
+      unit = first_unit % work.lockstep;
       do {  // longer ones are not in the plan
         ++request;
         q_begin = p.q_indptr[request];
@@ -89,7 +89,7 @@ struct SplitCursor {
 WW_DEVICE void note_cut(const SplitWork& work, int worker, const SplitSegment& s) {
   SplitCut cut;
   if (s.tile_begin == 0 && !s.whole()) {
-    cut = {s.q_begin, s.q_len, s.unit, (work.workers[worker].last_pair_end - worker) / work.abreast + 1};
+    cut = {s.q_begin, s.q_len, s.unit, (work.workers[worker].last_pair_end - worker) / work.lockstep + 1};
   }
   work.cuts[worker] = cut;
 }

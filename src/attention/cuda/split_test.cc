@@ -65,7 +65,7 @@ class Split {
         memory_(split_workspace_bytes(num_workers, kRows, kDim), std::byte{0x7f}),  // no number in it is one to use
         work_(split_work_of(memory_.data(), num_workers, kRows)) {
     work_.units = batch.units;
-    work_.abreast = heads_abreast(batch.units, num_workers);
+    work_.lockstep = lockstep_heads(batch.units, num_workers);
     const int tokens = batch.q_indptr.back();
     out_.assign(size_t{1} * tokens * batch.units * kRows * kDim, NAN);
   }
@@ -111,10 +111,10 @@ class Split {
       in.merge_tiles = 1;
       in.merged_pieces_a_tile = 20;
     }
-    const int abreast = work_.abreast, workers = work_.num_workers;
+    const int lockstep = work_.lockstep, workers = work_.num_workers;
     host_cta::run(kPlanThreads, order, [&] {
-      decode_plan(of_abreast(in, abreast), const_cast<DecodeWorker*>(work_.workers), workers, workers / abreast,
-                  abreast);
+      decode_plan(of_lockstep(in, lockstep), const_cast<DecodeWorker*>(work_.workers), workers, workers / lockstep,
+                  lockstep);
     });
   }
 

@@ -27,7 +27,7 @@ struct SplitWork {
   int num_workers = 0;
   int tile_rows = 64;                // of a unit
   int units = 1;                     // of a request
-  int abreast = 1;                   // neighbouring units that as many neighbouring workers take side by side
+  int lockstep = 1;                  // neighbouring units that as many neighbouring workers take in lockstep
   bool plan_is_older = false;        // than the kernel before this one, and so are the lengths and the page table
 };
 

@@ -8,7 +8,7 @@
 namespace warpweave::cuda {
 namespace {
 
-// Every request is in the plan, its units one after the other (`abreast` 1); workers have runs of neighbouring pairs,
+// Every request is in the plan, its units one after the other (`lockstep` 1); workers have runs of neighbouring pairs,
 // as equal in number as possible. Long requests beside short ones make runs of unequal length.
 __global__ void __launch_bounds__(kPlanThreads) whole_pairs_plan(PlanInput in, DecodeWorker* workers, int num_workers) {
   const long long units = in.num_kv_heads, pairs = units * in.num_requests;

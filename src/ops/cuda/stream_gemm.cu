@@ -1,5 +1,5 @@
 // wgmma with 64 input rows as the M side, half of a tile's weight rows a warpgroup as the N side, both in
-// shared memory, brought by the bulk copy engine. A CTA is a warp that brings weights, a warp that brings
+// shared memory, brought by TMA. A CTA is a warp that brings weights, a warp that brings
 // inputs, and two warpgroups that multiply. The ring fills with weights while the kernels before still run.
 //
 // The inputs of a CTA with all of a depth of 4096 are 512 KB from the L2, as much as its share of small

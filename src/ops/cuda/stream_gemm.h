@@ -24,7 +24,7 @@ struct StreamPlan {
   bool operator==(const StreamPlan&) const = default;
 };
 
-// Whether this GPU has wgmma and the bulk copy engine as the kernel uses them, and a driver that describes matrices to it;
+// Whether this GPU has WGMMA and TMA as the kernel uses them, and a driver that describes matrices to it;
 // tile_gemm and wide_gemm need the same.
 bool has_wgmma();
 

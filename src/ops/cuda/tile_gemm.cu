@@ -1,5 +1,5 @@
 // wgmma with 128 input rows as the M side, half of them a warpgroup's, a tile of weight rows as the N side, both in shared
-// memory, brought by the bulk copy engine. A CTA is a warp that brings weights, a warp that brings inputs, and two
+// memory, brought by TMA. A CTA is a warp that brings weights, a warp that brings inputs, and two
 // warpgroups that multiply; with a GLU the CTAs go through tiles without a stop between them.
 #include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/tile_gemm.h"

@@ -18,7 +18,7 @@ constexpr int kWgmmaTileRows = 64;
 SplitWork work_of(const MlaLayout& layout, void* workspace) {
   SplitWork work = split_work_of(workspace, layout.num_workers, layout.tile_rows);
   work.units = layout.row_tiles;
-  work.abreast = layout.abreast;
+  work.lockstep = layout.lockstep;
   return work;
 }
 
@@ -31,7 +31,7 @@ MlaKernel kernel_of(const MlaShape& shape, const MlaLayout& layout, const MlaPar
     return (shape.element == MlaElement::bf16 ? sm80_mla_bf16 : sm80_mla_f16)(shape.format, layout.tile_rows);
   }
   const bool boxes = takes_boxes(shape.format, p),
-             paired = boxes && layout.abreast % 2 == 0 && layout.num_workers % 2 == 0;
+             paired = boxes && layout.lockstep % 2 == 0 && layout.num_workers % 2 == 0;
   return (shape.element == MlaElement::bf16 ? sm90_mla_bf16 : sm90_mla_f16)(shape.format, boxes, paired);
 }
 
@@ -52,14 +52,14 @@ MlaLayout mla_layout(const MlaShape& shape, const MlaParams& p, int num_sms) {
   out.row_tiles = (rows + out.tile_rows - 1) / out.tile_rows;
   out.num_workers = num_sms * (shape.family == MlaFamily::mma ? sm80_mla_ctas_per_sm(rows) : 1);
   if (kernel_of(shape, out, p) == nullptr) return {};
-  out.abreast = heads_abreast(out.row_tiles, out.num_workers);
+  out.lockstep = lockstep_heads(out.row_tiles, out.num_workers);
   out.workspace_bytes = split_workspace_bytes(out.num_workers, out.tile_rows, kMlaLatentDim);
   return out;
 }
 
 MlaLayout with_whole_pairs(MlaLayout layout) {
   layout.whole_pairs = true;
-  layout.abreast = 1;
+  layout.lockstep = 1;
   return layout;
 }
 

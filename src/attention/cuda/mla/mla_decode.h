@@ -32,7 +32,7 @@ struct MlaShape {
 struct MlaLayout {
   int tile_rows = 0;  // 0: not written for that
   int row_tiles = 1;
-  int abreast = 1;
+  int lockstep = 1;
   int num_workers = 0;
   bool whole_pairs = false;  // nothing is cut: a row's bits are those of its own tokens
   size_t workspace_bytes = 0;

@@ -34,7 +34,7 @@ WW_DEVICE void wait_for_query(const DecodeWorkspace& w) {
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
     sm80_decode(const __grid_constant__ AttentionParams p, const __grid_constant__ DecodeWorkspace w,
-                const int heads_abreast) {
+                const int lockstep_heads) {
   extern __shared__ __align__(128) char smem[];
   const int warp = threadIdx.x / 32;
   if (!w.others_beside) ptx::launch_dependents();
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   state.q_shared = reinterpret_cast<uint2*>(after_ring);
   const u32 ring = ptx::smem_address(smem) + warp * C::kStages * C::kStageBytes;
   DecodeSegment segment;
-  SegmentWalker<C> walker(run, heads_abreast);
+  SegmentWalker<C> walker(run, lockstep_heads);
   DecodeLoader<C> loader(p, walker, w, ring);
   walker.next(p, w, segment);
   if (!reads_early) state.load(p, segment);
@@ -94,12 +94,12 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
       stage = stage + 1 == C::kStages ? 0 : stage + 1;
     }
     typename DecodeEpilogue<C>::Pieces pieces = {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.x),
-                                                 heads_abreast};
+                                                 lockstep_heads};
     if constexpr (C::kFixedSplits) {
       pieces.first = unit++ - segment.split;
       pieces.last = pieces.first + segment.num_splits - 1;
     } else {
-      if (first_pair) pieces = {run.first_pair_begin, run.first_pair_end, heads_abreast};
+      if (first_pair) pieces = {run.first_pair_begin, run.first_pair_end, lockstep_heads};
       else if (!segment.ends_pair) pieces.last = run.last_pair_end;
     }
     const DecodeSegment done = segment;

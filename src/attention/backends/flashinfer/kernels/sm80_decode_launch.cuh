@@ -20,12 +20,12 @@ cudaError_t launch_sm80_decode(const AttentionParams& p, const DecodeWorkspace& 
   if (const cudaError_t error = limit.raise(sm80_decode<C>, C::kSmemBytes); error != cudaSuccess) {
     return error;
   }
-  const int abreast = C::kFixedSplits ? 1 : heads_abreast(p.num_kv_heads / C::kHeads, num_workers);
+  const int lockstep = C::kFixedSplits ? 1 : lockstep_heads(p.num_kv_heads / C::kHeads, num_workers);
   const LaunchShape shape = {.grid = static_cast<unsigned>(num_workers),
                              .block = C::kThreads,
                              .shared_bytes = C::kSmemBytes,
                              .stream = stream};
-  return launch_kernel(shape, w.plan_is_older || w.q_ready != nullptr, sm80_decode<C>, p, w, abreast);
+  return launch_kernel(shape, w.plan_is_older || w.q_ready != nullptr, sm80_decode<C>, p, w, lockstep);
 }
 
 }  // namespace warpweave::cuda

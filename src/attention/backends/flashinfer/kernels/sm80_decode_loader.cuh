@@ -120,8 +120,8 @@ struct DecodeSegment {
 template <class C>
 class SegmentWalker {
  public:
-  WW_DEVICE SegmentWalker(const DecodeWorker& run, int heads_abreast)
-      : request_(run.request), head_(run.head), tile_(run.tile), tiles_left_(run.num_tiles), head_step_(heads_abreast),
+  WW_DEVICE SegmentWalker(const DecodeWorker& run, int lockstep_heads)
+      : request_(run.request), head_(run.head), tile_(run.tile), tiles_left_(run.num_tiles), head_step_(lockstep_heads),
         q_begin_(run.q_begin), q_len_(run.q_len), kv_len_(run.kv_len) {}
 
   WW_DEVICE bool next(const AttentionParams& p, const DecodeWorkspace& w, DecodeSegment& s) {

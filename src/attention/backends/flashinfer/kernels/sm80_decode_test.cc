@@ -44,7 +44,7 @@ class Run {
     p.earlier_kv_settled = launch_.early;
     if (C::kFixedSplits) p.decode_q_len = tokens_per_piece();
     const DecodeWorkspace w = workspace(order);
-    const int abreast = C::kFixedSplits ? 1 : heads_abreast(c_.num_kv_heads / C::kHeads, launch_.num_workers);
+    const int lockstep = C::kFixedSplits ? 1 : lockstep_heads(c_.num_kv_heads / C::kHeads, launch_.num_workers);
     const std::vector<uint32_t> unwritten = problem_.bits();
     std::vector<uint32_t> before = unwritten, after;
     for (int i = 0; i < launch_.num_workers; ++i) {
@@ -52,7 +52,7 @@ class Run {
       std::memset(smem, 0xff, sizeof(smem));
       ptx::set_shared_memory(smem, C::kSmemBytes, C::kThreads);
       if (launch_.early) ptx::predecessor = problem_.take_newest();
-      host_cta::run(C::kThreads, order, [&] { sm80_decode<C>(p, w, abreast); }, {.x = static_cast<unsigned>(block)});
+      host_cta::run(C::kThreads, order, [&] { sm80_decode<C>(p, w, lockstep); }, {.x = static_cast<unsigned>(block)});
       after = problem_.bits();
       for (size_t at = 0; at < after.size(); ++at) {
         EXPECT_TRUE(before[at] == unwritten[at] || before[at] == after[at])
@@ -86,10 +86,10 @@ class Run {
       w.pieces = pieces_.data();
       w.split_tokens = kSplitTokens;
     } else {
-      const int abreast = heads_abreast(in.num_kv_heads, launch_.num_workers);
+      const int lockstep = lockstep_heads(in.num_kv_heads, launch_.num_workers);
       host_cta::run(kPlanThreads, order, [&] {
-        decode_plan(of_abreast(in, abreast), workers_.data(), launch_.num_workers, launch_.num_workers / abreast,
-                    abreast);
+        decode_plan(of_lockstep(in, lockstep), workers_.data(), launch_.num_workers, launch_.num_workers / lockstep,
+                    lockstep);
       });
     }
     const float nan = std::numeric_limits<float>::quiet_NaN();

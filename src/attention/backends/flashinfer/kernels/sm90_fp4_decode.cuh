@@ -185,9 +185,9 @@ class BulkDecodeConsumer {
 
 // What the computing warps do.
 template <class C>
-WW_DEVICE void consume(const AttentionParams& p, const DecodeWorkspace& w, const DecodeWorker& run, int heads_abreast,
+WW_DEVICE void consume(const AttentionParams& p, const DecodeWorkspace& w, const DecodeWorker& run, int lockstep_heads,
                        BulkDecodeConsumer<C>& consumer, DecodeEpilogue<C>& epilogue) {
-  SegmentWalker<C> walker(run, heads_abreast);
+  SegmentWalker<C> walker(run, lockstep_heads);
   DecodeState<C> state;
   DecodeSegment segment;
   walker.next(p, w, segment);
@@ -200,8 +200,8 @@ WW_DEVICE void consume(const AttentionParams& p, const DecodeWorkspace& w, const
       consumer.step(p, segment, round + threadIdx.x / 32 * C::kStepTokens, scale_log2, state);
     }
     typename DecodeEpilogue<C>::Pieces pieces = {static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.x),
-                                                 heads_abreast};
-    if (first_pair) pieces = {run.first_pair_begin, run.first_pair_end, heads_abreast};
+                                                 lockstep_heads};
+    if (first_pair) pieces = {run.first_pair_begin, run.first_pair_end, lockstep_heads};
     else if (!segment.ends_pair) pieces.last = run.last_pair_end;
     const DecodeSegment done = segment;
     const bool more = walker.next(p, w, segment);
@@ -214,7 +214,7 @@ WW_DEVICE void consume(const AttentionParams& p, const DecodeWorkspace& w, const
 template <class C>
 __global__ void __launch_bounds__(BulkDecodeLayout<C>::kThreads, C::kCtasPerSm)
     sm90_fp4_decode(const __grid_constant__ AttentionParams p, const __grid_constant__ DecodeWorkspace w,
-                    const int heads_abreast, const __grid_constant__ BulkDecodeMaps maps) {
+                    const int lockstep_heads, const __grid_constant__ BulkDecodeMaps maps) {
 #if __CUDA_ARCH__ >= 900
   using Layout = BulkDecodeLayout<C>;
   extern __shared__ __align__(1024) char bulk_smem[];
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(BulkDecodeLayout<C>::kThreads, C::kCtasPerSm)
   __syncthreads();
   if (warp >= C::kWarps) {
     const bool of_values = warp > C::kWarps;
-    BulkDecodeProducer<C> producer(p, w, SegmentWalker<C>(run, heads_abreast), maps, of_values);
+    BulkDecodeProducer<C> producer(p, w, SegmentWalker<C>(run, lockstep_heads), maps, of_values);
     const BulkRing ring = {of_values ? values.stages : keys.stages, of_values ? values.full : keys.full,
                            of_values ? values.empty : keys.empty};
     producer.run(ring, of_values ? Layout::kValueStages : kKeys, reads_early);
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(BulkDecodeLayout<C>::kThreads, C::kCtasPerSm)
   DecodeEpilogue<C> epilogue(bulk_smem + Layout::kStages * Layout::kStageBytes);
   BulkDecodeConsumer<C> consumer(keys, values);
   if (reads_early) ptx::grid_dependency_wait();
-  consume(p, w, run, heads_abreast, consumer, epilogue);
+  consume(p, w, run, lockstep_heads, consumer, epilogue);
 #endif
 }
 
@@ -293,10 +293,10 @@ cudaError_t launch_fp4_pairs_of_four(const AttentionParams& p, const DecodeWorks
   if (const cudaError_t error = limit.raise(sm90_fp4_decode<Bulk>, Layout::kSmemBytes); error != cudaSuccess) {
     return error;
   }
-  const int abreast = heads_abreast(p.num_kv_heads / Bulk::kHeads, num_workers);
+  const int lockstep = lockstep_heads(p.num_kv_heads / Bulk::kHeads, num_workers);
   const LaunchShape shape = {.grid = static_cast<unsigned>(num_workers), .block = Layout::kThreads,
                              .shared_bytes = Layout::kSmemBytes, .stream = stream};
-  return launch_kernel(shape, w.plan_is_older, sm90_fp4_decode<Bulk>, p, w, abreast, maps);
+  return launch_kernel(shape, w.plan_is_older, sm90_fp4_decode<Bulk>, p, w, lockstep, maps);
 }
 
 }  // namespace warpweave::cuda
