@@ -13,7 +13,7 @@ struct GpuDraftSetup {
   int max_step_proposals = 0;      // of a step, of all requests
   int max_pages_per_request = 0;
   int context_len = 0;
-  std::vector<int> graph_batch_sizes;  // ascending; empty: no graphs
+  std::vector<int> graph_batch_sizes = {};  // ascending; empty: no graphs
   cudaStream_t stream = nullptr;
   ThreadTeam* team = nullptr;
 };

@@ -45,7 +45,7 @@ struct ServePlan {
   std::optional<DraftPlan> draft;         // the draft model of speculative decoding
   bool jump_forward = false;              // without speculation: forced text is proposed
   SchedulerConfig scheduler;              // all but num_pages, which waits for the memory
-  std::vector<int> graph_batch_sizes;     // where decode is captured
+  std::vector<int> graph_batch_sizes = {};     // where decode is captured
 };
 
 Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model, const ServeTarget& target);

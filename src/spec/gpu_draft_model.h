@@ -36,7 +36,7 @@ struct GpuDraftLimits {
   int max_level_rows = 0;       // rows of a pass that choices are made for
   int max_kept_rows = 0;
   int max_pages_per_request = 0;
-  std::vector<int> graph_batch_sizes;  // ascending; empty: no graphs
+  std::vector<int> graph_batch_sizes = {};  // ascending; empty: no graphs
 };
 
 class GpuDraftModel : public DraftModel {
