@@ -1,4 +1,4 @@
-// Matrix products of the forward pass beside what the machine can do: GFLOP/s as a share of the
+// GEMMs of the forward pass beside what the machine can do: GFLOP/s as a share of the
 // measured multiply-add peak, and GB/s of weights as a share of the measured read bandwidth.
 //
 //   gemm_bench [--threads N] [--rows 1,8,512] [--tier avx512_bf16] [--dtype bf16] [--best 40]
@@ -121,7 +121,7 @@ void run_case(const Case& c, CpuTier tier, const Peaks& peaks, ThreadTeam& team)
   input.dtype = in;
   input.rows = c.rows;
   input.row_stride = c.k;
-  // The fastest single product, or the median of whole passes over the chain.
+  // The fastest single GEMM, or the median of whole passes over the chain.
   size_t next = 0;
   const int passes = take_fastest ? 1 : copies > 1 ? copies : 4;
   const double s = sampled_seconds([&] {

@@ -1,4 +1,4 @@
-// Products of compressed GGUF panels on a CPU with AMX, three ways: as integers by VNNI, as integers on AMX tiles, and
+// GEMMs of compressed GGUF panels on a CPU with AMX, three ways: as integers by VNNI, as integers on AMX tiles, and
 // widened to bf16 for AMX. What src/ops/linear.cc chooses among.
 //
 //   int8_bench [threads] [rows,rows,...]      (default: all CPUs; 1,4,8,16,64,512)
@@ -101,7 +101,7 @@ Bench make_bench(const Format& format, int rows) {
   const size_t bytes = b.panel_bytes() * kPanels;
   if (rows <= 16) b.copies = static_cast<int64_t>((kStreamBytes + bytes - 1) / bytes);
   b.weights = AlignedBuffer::allocate(bytes * b.copies);
-  // Every byte is a code or a part of a small positive f16: results are finite and no product is of denormals.
+  // Every byte is a code or a part of a small positive f16: results are finite and no product is denormal.
   auto* const at = reinterpret_cast<unsigned char*>(b.weights.data());
   for (size_t i = 0; i < b.weights.size(); ++i) at[i] = 0x11;
   std::mt19937 rng(1);

@@ -1,5 +1,5 @@
 // Linear attention on the host: extend, decode and target verify of one layer, in the shape of Qwen3-Next (16 k heads,
-// 32 v heads, dims 128, f32 state) unless told otherwise. GFLOP/s of the chunk form count its products; GB/s of decode
+// 32 v heads, dims 128, f32 state) unless told otherwise. GFLOP/s of the chunk form count its GEMMs; GB/s of decode
 // count the state read and written.
 //   linear_attention_bench [--threads N] [--repeats N] [--k-heads N] [--v-heads N] [--kda] [--bf16-state] [--tier NAME]
 // bench/linear_attention_torch.py times the same with transformers' torch code.

@@ -1,11 +1,11 @@
-// The experts' part of a layer on a GPU beside its floors: bytes of the weights that were chosen at 4.5 TB/s, products at
-// 0.85 of what a dense product reaches in the same run.
+// The experts' part of a layer on a GPU beside its floors: bytes of the weights that were chosen at 4.5 TB/s, GEMMs at
+// 0.85 of what a dense GEMM reaches in the same run.
 //
 //   experts_bench [fp8] [parts] [random N [SEED]]    default: fixed shapes; parts: the time of each kernel
 //
 // Routing is uniform, drawn anew for each of the timed launches. One line a shape; `random` ends with the geometric mean of
 // time / max(floors), of all shapes and of those whose floor is kLaunchesHiddenUs or more: a layer is four to seven kernels that
-// wait for each other, of which the floors know nothing. fp8: weights in e4m3 with scales of blocks, whose products are to be
+// wait for each other, of which the floors know nothing. fp8: weights in e4m3 with scales of blocks, whose GEMMs are to be
 // twice as fast.
 #include <cstring>
 #include <string>
@@ -62,7 +62,7 @@ struct Layer {
   int tile_places() const { return shared() ? 64 : expert_gemm_tile_places(pairs(), shape.experts); }
   RouterRule rule() const { return {.num_experts = shape.experts, .k = shape.k}; }
 
-  void multiply(const ExpertWeights& weights, const void* x, void* y, ExpertProductCall call) const {
+  void multiply(const ExpertWeights& weights, const void* x, void* y, ExpertGemmCall call) const {
     call.weights = weights;
     call.x = shape.fp8 ? codes : x;
     call.x_scales = code_scales;
@@ -118,7 +118,7 @@ double dense_tflops(cudaStream_t stream) {
 
 struct Options {
   bool fp8 = false, parts = false;
-  double tflops = 0;            // of a dense 16-bit product
+  double tflops = 0;            // of a dense 16-bit GEMM
 };
 
 struct Measured {
@@ -257,7 +257,7 @@ int main(int argc, char** argv) {
   CudaStream stream;
   bench::check(cudaStreamCreate(stream.out()));
   options.tflops = dense_tflops(stream.get());
-  fmt::print("dense product 8192^3: {:.0f} TFLOP/s\n", options.tflops);
+  fmt::print("dense GEMM 8192^3: {:.0f} TFLOP/s\n", options.tflops);
   if (argc > at && std::strcmp(argv[at], "random") == 0) {
     const int count = argc > at + 1 ? std::atoi(argv[at + 1]) : 100;
     run_random(count, argc > at + 2 ? static_cast<unsigned>(std::atoi(argv[at + 2])) : std::random_device{}(), options, stream.get());

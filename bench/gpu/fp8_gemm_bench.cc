@@ -1,4 +1,4 @@
-// Products of 16-bit and of 8-bit weights on a GPU, at the shapes of Llama-3.1-8B's layers:
+// GEMMs of 16-bit and of 8-bit weights on a GPU, at the shapes of Llama-3.1-8B's layers:
 //
 //   fp8_gemm_bench [ROWS,ROWS,...]
 //
@@ -31,11 +31,11 @@ namespace {
 
 constexpr size_t kPoolBytes = size_t{768} << 20;
 
-struct Product {
+struct LayerGemm {
   const char* name;
   int64_t n, k;
 };
-constexpr Product kProducts[] = {{"qkv", 6144, 4096}, {"o", 4096, 4096}, {"gate_up", 28672, 4096}, {"down", 4096, 14336}};
+constexpr LayerGemm kLayerGemms[] = {{"qkv", 6144, 4096}, {"o", 4096, 4096}, {"gate_up", 28672, 4096}, {"down", 4096, 14336}};
 
 constexpr int64_t kDeepest = 14336, kWidest = 28672;
 
@@ -91,26 +91,26 @@ class Bench {
     }
   }
 
-  // Microseconds of one product.
-  double time_us(const Product& product, int64_t rows, size_t way_index) {
+  // Microseconds of one GEMM.
+  double time_us(const LayerGemm& shape, int64_t rows, size_t way_index) {
     const Way& way = kWays[way_index];
     gpu::GpuGemm& gemm = *gemms_[way_index];
-    const size_t bytes = product.n * product.k * dtype_info(way.dtype).block_bytes;
+    const size_t bytes = shape.n * shape.k * dtype_info(way.dtype).block_bytes;
     const int copies = static_cast<int>(std::max<size_t>(1, kPoolBytes / bytes));
     const DeviceBuffer& pool = way.dtype == DType::bf16 ? wide_ : codes_;
     const auto run = [&](int copy) {
       const gpu::GpuLinear linear = {.weight = pool.as<char>() + copy * bytes, .dtype = way.dtype,
-                                     .in_features = product.k, .out_features = product.n,
+                                     .in_features = shape.k, .out_features = shape.n,
                                      .scales = scales_.as<float>(), .scaling = way.scaling};
       check(gemm.run({.linear = &linear, .x = x_.as<void>(), .rows = rows, .y = y_.as<void>(),
-                          .y_dtype = DType::bf16, .y_stride = product.n}, stream_.get()));
+                          .y_dtype = DType::bf16, .y_stride = shape.n}, stream_.get()));
     };
     gemm.start_tuning();
     for (int i = 0; i < 3 * 16; ++i) run(i % copies);
     gemm.stop_tuning();
-    const int products = std::max(copies, 4);
-    return bench::time_us(stream_.get(), products, [&] {
-      for (int i = 0; i < products; ++i) run(i % copies);
+    const int launches = std::max(copies, 4);
+    return bench::time_us(stream_.get(), launches, [&] {
+      for (int i = 0; i < launches; ++i) run(i % copies);
     });
   }
 
@@ -144,15 +144,15 @@ int main(int argc, char** argv) {
   Bench bench(*std::max_element(all_rows.begin(), all_rows.end()));
   for (int64_t rows : all_rows) {
     std::vector<double> layer(std::size(kWays), 0);
-    for (const Product& product : kProducts) {
-      fmt::print("rows {:5} {:8}", rows, product.name);
+    for (const LayerGemm& shape : kLayerGemms) {
+      fmt::print("rows {:5} {:8}", rows, shape.name);
       for (size_t i = 0; i < std::size(kWays); ++i) {
         const bool streams = kWays[i].path == Fp8Path::stream;
         if (streams && rows > gpu::kSmallGemmFp8Rows) continue;
-        const double us = bench.time_us(product, rows, i);
+        const double us = bench.time_us(shape, rows, i);
         layer[i] += us;
-        const double weight_bytes = static_cast<double>(product.n * product.k * dtype_info(kWays[i].dtype).block_bytes);
-        const double flop = 2.0 * static_cast<double>(rows * product.n * product.k);
+        const double weight_bytes = static_cast<double>(shape.n * shape.k * dtype_info(kWays[i].dtype).block_bytes);
+        const double flop = 2.0 * static_cast<double>(rows * shape.n * shape.k);
         fmt::print("  {} {:.1f} us {:.2f} TB/s {:.0f} TFLOP/s", kWays[i].name, us, weight_bytes / us * 1e-6,
                    flop / us * 1e-6);
         std::fflush(stdout);

@@ -1,4 +1,4 @@
-// The products of a step with 17 to 128 rows, alone and in a layer without its attention: cuBLASLt beside
+// The GEMMs of a step with 17 to 128 rows, alone and in a layer without its attention: cuBLASLt beside
 // stream_gemm (up to 64 rows) or tile_gemm, several ways to cut their work.
 //
 //   layer_bench [ROWS ...]      default: 64
@@ -6,7 +6,7 @@
 // The shapes are Llama-3.1-8B's. Sums are first held to float64 ones. Every time is a graph of launches over enough
 // copies of the weights to miss the L2 cache; the graphs run by turns in random order, the median of nine. "layer" is
 // norm, qkv, rope with the KV write, o, norm, gate and up with the activation, down; with cuBLASLt the small kernels ask
-// for the next product's first weights, as in a decode step.
+// for the next GEMM's first weights, as in a decode step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -51,7 +51,7 @@ std::string name_of(const Way& way) {
   return fmt::format("{}x{} {} of {}", p.tile, p.splits, p.together, p.in_flight);
 }
 
-struct Product {
+struct Gemm {
   const char* name;
   int64_t n, k;
   bool residual;
@@ -73,7 +73,7 @@ struct Product {
 struct Layer {
   std::string name;
   Way of[4];
-  bool ahead = false;  // norms ask for the next product's first weights
+  bool ahead = false;  // norms ask for the next GEMM's first weights
 };
 
 struct Timed {
@@ -116,14 +116,14 @@ class Bench {
         {{224, 1, 1, 3}, {224, 1, 1, 4}});
     add("down", kHidden, kFfn, true, GluActivation::none, {{128, 4, 1, 5}, {128, 4, 1, 7}, {128, 4, 2, 6}},
         {{256, 4, 1, 3}, {192, 3, 1, 4}, {128, 4, 1, 6}, {96, 3, 2, 6}});
-    for (Product& p : products) p.weights = random_matrix(size_t(p.n) * p.k * kLayers, 1 / 64.0f);
+    for (Gemm& p : gemms) p.weights = random_matrix(size_t(p.n) * p.k * kLayers, 1 / 64.0f);
   }
 
   void add(const char* name, int64_t n, int64_t k, bool residual, GluActivation glu, std::vector<StreamPlan> stream_plans,
            std::vector<TilePlan> tile_plans) {
-    products.push_back({name, n, k, residual, glu, std::move(stream_plans), std::move(tile_plans), {}});
+    gemms.push_back({name, n, k, residual, glu, std::move(stream_plans), std::move(tile_plans), {}});
   }
-  GemmCall call(const Product& p, const GpuLinear& linear, int64_t rows, bool own) const {
+  GemmCall call(const Gemm& p, const GpuLinear& linear, int64_t rows, bool own) const {
     GemmCall out;
     out.linear = &linear;
     out.x = p.residual ? (p.k == kFfn ? act_.as<void>() : x_.memory.as<void>()) : h_.as<void>();
@@ -136,16 +136,16 @@ class Bench {
     out.fused_glu = fused;
     return out;
   }
-  void library(const Product& p, int copy, int64_t rows) {
+  void library(const Gemm& p, int copy, int64_t rows) {
     const GpuLinear linear = p.copy(copy);
     check(library_->run(call(p, linear, rows, false), stream_.get()));
   }
   // Partial sums that are left to the next kernel, or 0: y is written.
-  static int sums_left(const Product& p, const Way& way) {
+  static int sums_left(const Gemm& p, const Way& way) {
     const bool stream = std::holds_alternative<StreamPlan>(way);
     return p.glu == GluActivation::none && (p.residual || stream || splits_of(way) > 1) ? splits_of(way) : 0;
   }
-  void own(const Product& p, const Way& way, int copy, int64_t rows) {
+  void own(const Gemm& p, const Way& way, int copy, int64_t rows) {
     const GpuLinear linear = p.copy(copy);
     float* const partials = sums_left(p, way) > 0 ? partials_.as<float>() : nullptr;
     if (const auto* plan = std::get_if<StreamPlan>(&way)) {
@@ -155,7 +155,7 @@ class Bench {
     }
   }
   // As the decoder does: 12 MB.
-  static WeightPrefetch ahead(const Product& p, int copy) {
+  static WeightPrefetch ahead(const Gemm& p, int copy) {
     const GpuLinear linear = p.copy(copy);
     return {linear.weight, p.n, p.k * 2, std::min((int64_t{12} << 20) / p.n, p.k * 2) / 128 * 128};
   }
@@ -189,27 +189,27 @@ class Bench {
         stream_.get());
   }
   void library_layer(int i, int64_t rows) {
-    norm(rows, 0, ahead(products[0], i));
-    library(products[0], i, rows);
+    norm(rows, 0, ahead(gemms[0], i));
+    library(gemms[0], i, rows);
     rope(rows, 0);
-    library(products[1], i, rows);
-    norm(rows, 0, ahead(products[2], i));
-    library(products[2], i, rows);
-    glu_rows(rows, ahead(products[3], i));
-    library(products[3], i, rows);
+    library(gemms[1], i, rows);
+    norm(rows, 0, ahead(gemms[2], i));
+    library(gemms[2], i, rows);
+    glu_rows(rows, ahead(gemms[3], i));
+    library(gemms[3], i, rows);
   }
   void own_layer(const Layer& layer, int i, int64_t rows) {
-    norm(rows, sums_left(products[3], layer.of[3]), layer.ahead ? ahead(products[0], i) : WeightPrefetch{});
-    own(products[0], layer.of[0], i, rows);
-    rope(rows, sums_left(products[0], layer.of[0]));
-    own(products[1], layer.of[1], i, rows);
-    norm(rows, sums_left(products[1], layer.of[1]), layer.ahead ? ahead(products[2], i) : WeightPrefetch{});
-    own(products[2], layer.of[2], i, rows);
-    own(products[3], layer.of[3], i, rows);
+    norm(rows, sums_left(gemms[3], layer.of[3]), layer.ahead ? ahead(gemms[0], i) : WeightPrefetch{});
+    own(gemms[0], layer.of[0], i, rows);
+    rope(rows, sums_left(gemms[0], layer.of[0]));
+    own(gemms[1], layer.of[1], i, rows);
+    norm(rows, sums_left(gemms[1], layer.of[1]), layer.ahead ? ahead(gemms[2], i) : WeightPrefetch{});
+    own(gemms[2], layer.of[2], i, rows);
+    own(gemms[3], layer.of[3], i, rows);
   }
   void tune(int64_t rows) {
     library_->start_tuning();
-    for (const Product& p : products) {
+    for (const Gemm& p : gemms) {
       for (int i = 0; i < 64; ++i) library(p, i, rows);
     }
     library_->stop_tuning();
@@ -245,7 +245,7 @@ class Bench {
   }
 
   // Sums in float64 of some outputs, by row and column.
-  std::map<std::pair<int64_t, int64_t>, double> reference(const Product& p, int64_t rows) const {
+  std::map<std::pair<int64_t, int64_t>, double> reference(const Gemm& p, int64_t rows) const {
     const bool fused = p.glu != GluActivation::none;
     const int64_t columns = fused ? p.n / 2 : p.n;
     std::mt19937 random(5);
@@ -272,7 +272,7 @@ class Bench {
   }
 
   // The largest error over the outputs' size.
-  double error_of(const Product& p, const Way& way, int64_t rows, const std::map<std::pair<int64_t, int64_t>, double>& wanted) {
+  double error_of(const Gemm& p, const Way& way, int64_t rows, const std::map<std::pair<int64_t, int64_t>, double>& wanted) {
     const bool fused = p.glu != GluActivation::none;
     check(cudaMemcpy(p.k == kFfn ? act_.as<void>() : h_.as<void>(), x_.memory.as<void>(), size_t(rows) * p.k * 2, cudaMemcpyDeviceToDevice));
     check(cudaMemset(partials_.as<void>(), 0xff, partials_.size_bytes()));
@@ -306,7 +306,7 @@ class Bench {
     return worst / std::sqrt(size / wanted.size());
   }
 
-  std::vector<Product> products;
+  std::vector<Gemm> gemms;
 
  private:
   CudaStream stream_;
@@ -318,7 +318,7 @@ class Bench {
 void measure(Bench& bench, int64_t rows) {
   bench.tune(rows);
   std::vector<Way> chosen;
-  for (const Product& p : bench.products) {
+  for (const Gemm& p : bench.gemms) {
     const GpuLinear linear = p.copy(0);
     const GemmCall call = bench.call(p, linear, rows, true);
     std::vector<Way> ways;
@@ -352,7 +352,7 @@ void measure(Bench& bench, int64_t rows) {
   layers[1].name = "with prefetch";
   layers[1].ahead = true;
   for (int changed = 0; changed < 4; ++changed) {
-    const Product& p = bench.products[changed];
+    const Gemm& p = bench.gemms[changed];
     const auto add = [&](const Way& way) {
       if (way == chosen[changed]) return;
       layers.push_back(layers[0]);

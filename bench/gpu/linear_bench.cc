@@ -3,7 +3,7 @@
 //   linear_bench [random N [SEED]] [tile] [prepare | scan | decode]    default: fixed shapes, the wgmma kernels
 //
 // prepare, scan: of prompts only that kernel runs, in one launch, to see where their time goes. decode: only its rows.
-// Floors: bytes (q, k, v, out, states, each once) at 4.3 TB/s; products of the chunk form, 11 MFLOP a chunk of 64 tokens and head
+// Floors: bytes (q, k, v, out, states, each once) at 4.3 TB/s; GEMMs of the chunk form, 11 MFLOP a chunk of 64 tokens and head
 // of 128 x 128, at 600 TFLOP/s. Every launch of a decode row has slots of its own, so that states come from memory.
 #include <cctype>
 #include <memory>

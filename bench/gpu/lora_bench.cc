@@ -39,7 +39,7 @@ struct Setup {
   int rows = 64, adapters = 8, rank = 16, largest = 64;
 };
 
-struct Product {
+struct Gemm {
   LoraSite site;
   int64_t n, k;
   LoraSiteShape shape;
@@ -90,13 +90,13 @@ class Bench {
   }
 
   void run() {
-    std::vector<Timed> all = {{"norm qkv rope", [this](bool adapted) { norm(3), product(0, adapted), rope(); }},
-                              {"o norm", [this](bool adapted) { product(1, adapted), norm(1); }},
-                              {"norm gate_up", [this](bool adapted) { norm(1), product(2, adapted); }},
-                              {"down norm", [this](bool adapted) { product(3, adapted), norm(3); }},
+    std::vector<Timed> all = {{"norm qkv rope", [this](bool adapted) { norm(3), gemm(0, adapted), rope(); }},
+                              {"o norm", [this](bool adapted) { gemm(1, adapted), norm(1); }},
+                              {"norm gate_up", [this](bool adapted) { norm(1), gemm(2, adapted); }},
+                              {"down norm", [this](bool adapted) { gemm(3, adapted), norm(3); }},
                               {"layer", [this](bool adapted) {
-                                 norm(3), product(0, adapted), rope(), product(1, adapted), norm(1), product(2, adapted),
-                                     product(3, adapted);
+                                 norm(3), gemm(0, adapted), rope(), gemm(1, adapted), norm(1), gemm(2, adapted),
+                                     gemm(3, adapted);
                                }}};
     time(all);
     for (Timed& timed : all) {
@@ -107,9 +107,9 @@ class Bench {
   }
 
  private:
-  void add(Product product) {
-    product.weights = random_matrix(size_t(product.n) * product.k * kLayers, 1 / 64.0f);
-    products_.push_back(std::move(product));
+  void add(Gemm gemm) {
+    gemm.weights = random_matrix(size_t(gemm.n) * gemm.k * kLayers, 1 / 64.0f);
+    gemms_.push_back(std::move(gemm));
   }
   void make_adapters() {
     const int padded = padded_lora_rank(setup_.rank);
@@ -117,12 +117,12 @@ class Bench {
     model_.layers.resize(kLayers);
     std::vector<LoraSiteWeights> table(size_t(setup_.adapters) * kLayers * kLoraSites);
     int64_t count = 0;
-    for (const Product& p : products_) count += padded * (p.shape.num_parts * p.shape.in_features + p.shape.all_columns());
+    for (const Gemm& p : gemms_) count += padded * (p.shape.num_parts * p.shape.in_features + p.shape.all_columns());
     matrices_ = random_matrix(setup_.adapters * kLayers * count, 1 / 64.0f);
     const uint16_t* next = matrices_.memory.as<uint16_t>();
     for (LoraSiteWeights& site : table) {
       const int at = static_cast<int>(&site - table.data());
-      const LoraSiteShape& shape = products_[at % kLoraSites].shape;
+      const LoraSiteShape& shape = gemms_[at % kLoraSites].shape;
       model_.layers[at / kLoraSites % kLayers][at % kLoraSites] = shape;
       site.ranks = shape.num_parts * padded;
       site.shrink = std::exchange(next, next + site.ranks * shape.in_features);
@@ -147,8 +147,8 @@ class Bench {
     sums_ = zeros(lora_sums_size(model_, setup_.rows, setup_.adapters) * sizeof(float));
   }
 
-  void product(int index, bool adapted) {
-    const Product& p = products_[index];
+  void gemm(int index, bool adapted) {
+    const Gemm& p = gemms_[index];
     const bool fused = p.glu != GluActivation::none;
     GpuLinear linear;
     linear.weight = p.weights.memory.as<uint16_t>() + layer_ * p.n * p.k;
@@ -176,7 +176,7 @@ class Bench {
     if (adapted) call.adapters = &lora;
     stream_gemm(call, stream_plan(call), fused ? nullptr : partials_.as<float>(), stream_.get());
   }
-  // Behind the product of that place, whose partial sums it adds.
+  // Behind the GEMM of that place, whose partial sums it adds.
   void norm(int behind) {
     gpu::RmsNormCall c;
     c.x = residual_.as<float>();
@@ -209,8 +209,8 @@ class Bench {
   }
   int splits_of(int index) const {
     GpuLinear linear;
-    linear.in_features = products_[index].k;
-    linear.out_features = products_[index].n;
+    linear.in_features = gemms_[index].k;
+    linear.out_features = gemms_[index].n;
     return stream_plan({.linear = &linear, .rows = setup_.rows}).splits;
   }
 
@@ -250,7 +250,7 @@ class Bench {
 
   const Setup setup_;
   CudaStream stream_;
-  std::vector<Product> products_;
+  std::vector<Gemm> gemms_;
   Matrix x_, matrices_;
   LoraModel model_;
   int layer_ = 0, num_tiles_ = 0;

@@ -1,9 +1,9 @@
-// Products of many rows: cuBLASLt (the fastest of its candidates) beside wide_gemm, alone and in a layer without its
+// GEMMs of many rows: cuBLASLt (the fastest of its candidates) beside wide_gemm, alone and in a layer without its
 // attention, long enough that the GPU's power limit holds, and cool.
 //
-//   wide_gemm_bench check             every tile of every product's kinds of output, at odd shapes
+//   wide_gemm_bench check             every tile of every GEMM's kinds of output, at odd shapes
 //   wide_gemm_bench time [ROWS ...]   default: 384 512 768 1024 1087 1280 1536 2048 4096 8192
-//   wide_gemm_bench layer [ROWS ...]  one product of a layer another way, the others as they are served
+//   wide_gemm_bench layer [ROWS ...]  one GEMM of a layer another way, the others as they are served
 //
 // The shapes are Llama-3.1-8B's. check: sums of one tile are held to float64 ones, those of all others to its bits. time:
 // every tile is run for 2 ms, the fastest then in turns with cuBLASLt, rounds of 20 ms in random order, medians of three:
@@ -156,7 +156,7 @@ int check_all() {
 
 // ---- time -------------------------------------------------------------------------------------
 
-struct Product {
+struct Gemm {
   const char* name;
   int64_t n, k;
   bool residual;
@@ -197,18 +197,18 @@ class Bench {
     ones_ = take(DeviceBuffer::allocate(kHidden * 4, "a benchmark"));
     const std::vector<float> ones(kHidden, 1);
     check(cudaMemcpy(ones_.as<void>(), ones.data(), ones.size() * 4, cudaMemcpyHostToDevice));
-    products.push_back({"qkv", kQkv, kHidden, false, GluActivation::none});
-    products.push_back({"o", kHidden, kHidden, true, GluActivation::none});
-    products.push_back({"gate_up", 2 * kFfn, kHidden, false, GluActivation::silu});
-    products.push_back({"down", kHidden, kFfn, true, GluActivation::none});
-    for (Product& p : products) p.weights = random_matrix(size_t(p.n) * p.k * kCopies, 1 / 64.0f, DType::bf16);
+    gemms.push_back({"qkv", kQkv, kHidden, false, GluActivation::none});
+    gemms.push_back({"o", kHidden, kHidden, true, GluActivation::none});
+    gemms.push_back({"gate_up", 2 * kFfn, kHidden, false, GluActivation::silu});
+    gemms.push_back({"down", kHidden, kFfn, true, GluActivation::none});
+    for (Gemm& p : gemms) p.weights = random_matrix(size_t(p.n) * p.k * kCopies, 1 / 64.0f, DType::bf16);
   }
   void reset() {
     check(cudaMemset(residual_.as<void>(), 0, residual_.size_bytes()));
     check(cudaMemcpy(act_.as<void>(), x_.memory.as<void>(), act_.size_bytes(), cudaMemcpyDeviceToDevice));
     check(cudaMemcpy(h_.as<void>(), x_.memory.as<void>(), h_.size_bytes(), cudaMemcpyDeviceToDevice));
   }
-  GemmCall call(const Product& p, const GpuLinear& linear, int64_t rows, bool own) const {
+  GemmCall call(const Gemm& p, const GpuLinear& linear, int64_t rows, bool own) const {
     GemmCall out;
     out.linear = &linear;
     out.x = p.k == kFfn ? act_.as<void>() : p.residual ? x_.memory.as<void>() : h_.as<void>();
@@ -221,15 +221,15 @@ class Bench {
     out.fused_glu = fused;
     return out;
   }
-  void library(const Product& p, int copy, int64_t rows) {
+  void library(const Gemm& p, int copy, int64_t rows) {
     const GpuLinear linear = p.copy(copy);
     check(library_->run(call(p, linear, rows, false), stream_.get()));
     if (p.glu != GluActivation::none) activate(p, rows);
   }
-  void activate(const Product& p, int64_t rows) {
+  void activate(const Gemm& p, int64_t rows) {
     glu({.activation = p.glu, .in = y_.as<void>(), .dtype = DType::bf16, .rows = rows, .cols = kFfn, .out = act_.as<void>()}, stream_.get());
   }
-  void own(const Product& p, const WidePlan& plan, int copy, int64_t rows) {
+  void own(const Gemm& p, const WidePlan& plan, int copy, int64_t rows) {
     const GpuLinear linear = p.copy(copy);
     wide_gemm(call(p, linear, rows, true), plan, stream_.get());
   }
@@ -238,23 +238,23 @@ class Bench {
               .out_dtype = DType::bf16}, stream_.get());
   }
   // As the decoder has it.
-  void served(const Product& p, int copy, int64_t rows) {
+  void served(const Gemm& p, int copy, int64_t rows) {
     const GpuLinear linear = p.copy(copy);
     const GemmCall fused = call(p, linear, rows, true), plain = call(p, linear, rows, false);
     if (!fused.fused_glu || served_->takes_fused(fused)) return check(served_->run(fused, stream_.get()));
     check(served_->run(plain, stream_.get()));
     activate(p, rows);
   }
-  void layer(int64_t rows, const std::function<void(const Product&)>& product) {
-    for (const Product& p : products) {
+  void layer(int64_t rows, const std::function<void(const Gemm&)>& gemm) {
+    for (const Gemm& p : gemms) {
       if (!p.residual) norm(rows);
-      product(p);
+      gemm(p);
     }
   }
   void tune(int64_t rows) {
     for (GpuGemm* gemm : {library_.get(), served_.get()}) {
       gemm->start_tuning();
-      for (const Product& p : products) {
+      for (const Gemm& p : gemms) {
         for (int i = 0; i < 40; ++i) {
           const GpuLinear linear = p.copy(i);
           check(gemm->run(call(p, linear, rows, false), stream_.get()));
@@ -291,7 +291,7 @@ class Bench {
     }
   }
 
-  std::vector<Product> products;
+  std::vector<Gemm> gemms;
 
  private:
   CudaStream stream_;
@@ -307,7 +307,7 @@ void measure(Bench& bench, int64_t rows) {
   bench.tune(rows);
   bench.reset();
   std::string line = fmt::format("{:5}", rows);
-  for (Product& p : bench.products) {
+  for (Gemm& p : bench.gemms) {
     const double flop = 2.0 * rows * p.n * p.k, estimate_us = flop / 700e6;
     const GpuLinear linear = p.copy(0);
     const GemmCall call = bench.call(p, linear, rows, true);
@@ -335,12 +335,12 @@ void measure(Bench& bench, int64_t rows) {
     fmt::print(stderr, " (planned {})\n", name_of(planned));
     line += fmt::format(" | {} {:.0f}>{:.0f} {:.3f} {}", p.name, flop / library_us / 1e6, flop / own_us / 1e6, own_us / library_us, variants[0].name);
   }
-  const auto layer = [&](const char* name, const std::function<void(const Product&, int)>& product) {
-    return Variant{name, [&bench, rows, product](int i) { bench.layer(rows, [&](const Product& p) { product(p, i); }); }};
+  const auto layer = [&](const char* name, const std::function<void(const Gemm&, int)>& gemm) {
+    return Variant{name, [&bench, rows, gemm](int i) { bench.layer(rows, [&](const Gemm& p) { gemm(p, i); }); }};
   };
-  std::vector<Variant> layers = {layer("library", [&](const Product& p, int i) { bench.library(p, i, rows); }),
-                                 layer("own", [&](const Product& p, int i) { bench.own(p, p.best, i, rows); }),
-                                 layer("served", [&](const Product& p, int i) { bench.served(p, i, rows); })};
+  std::vector<Variant> layers = {layer("library", [&](const Gemm& p, int i) { bench.library(p, i, rows); }),
+                                 layer("own", [&](const Gemm& p, int i) { bench.own(p, p.best, i, rows); }),
+                                 layer("served", [&](const Gemm& p, int i) { bench.served(p, i, rows); })};
   const double estimate_us = 2.0 * rows * 218e6 / 700e6;
   fmt::print("{}\n      layer", line);
   for (const bool cool : {false, true}) {
@@ -353,31 +353,31 @@ void measure(Bench& bench, int64_t rows) {
   std::fflush(stdout);
 }
 
-// Each product's ways within a layer at the power limit, as times over the layer's as it is served; the fastest first.
+// Each GEMM's ways within a layer at the power limit, as times over the layer's as it is served; the fastest first.
 void measure_in_layer(Bench& bench, int64_t rows) {
   constexpr int kRounds = 5, kPrinted = 4;
   bench.reset();
   bench.tune(rows);
   bench.reset();
-  using Way = std::function<void(const Product&, int)>;
-  const auto layer = [&](std::string name, const Product* other, Way way) {
+  using Way = std::function<void(const Gemm&, int)>;
+  const auto layer = [&](std::string name, const Gemm* other, Way way) {
     return Variant{std::move(name), [&bench, rows, other, way = std::move(way)](int i) {
-      bench.layer(rows, [&](const Product& p) { &p == other ? way(p, i) : bench.served(p, i, rows); });
+      bench.layer(rows, [&](const Gemm& p) { &p == other ? way(p, i) : bench.served(p, i, rows); });
     }};
   };
   std::vector<Variant> layers = {layer("served", nullptr, {})};
-  for (const Product& p : bench.products) {
+  for (const Gemm& p : bench.gemms) {
     const GpuLinear linear = p.copy(0);
-    layers.push_back(layer(fmt::format("{} lib", p.name), &p, [&bench, rows](const Product& of, int i) { bench.library(of, i, rows); }));
+    layers.push_back(layer(fmt::format("{} lib", p.name), &p, [&bench, rows](const Gemm& of, int i) { bench.library(of, i, rows); }));
     for (const WidePlan& plan : all_wide_plans(bench.call(p, linear, rows, true))) {
       layers.push_back(layer(fmt::format("{} {}", p.name, name_of(plan)), &p,
-                             [&bench, rows, plan](const Product& of, int i) { bench.own(of, plan, i, rows); }));
+                             [&bench, rows, plan](const Gemm& of, int i) { bench.own(of, plan, i, rows); }));
     }
   }
   bench.turns(layers, kRounds, 20, 0, 2.0 * rows * 218e6 / 700e6);
   const double served_us = layers[0].median();
   fmt::print("{:5} served {:.1f} us", rows, served_us);
-  for (const Product& p : bench.products) {
+  for (const Gemm& p : bench.gemms) {
     std::vector<Variant*> ways;
     for (Variant& v : layers) {
       if (v.name.starts_with(std::string(p.name) + " ")) ways.push_back(&v);

@@ -59,7 +59,7 @@ struct GpuRunnerOptions {
   int context_len = 0;
   int max_proposals = 0;               // of one request in a step
   int max_adapters = 0;                // of one step's requests
-  int prefill_tokens = 0;              // of a full prefill step: the products are tuned for it
+  int prefill_tokens = 0;              // of a full prefill step: the GEMMs are tuned for it
   std::vector<int> graph_batch_sizes = {};  // ascending; empty: no graphs
   bool may_guess_nothing = false;      // --speculative-adaptive: a draft head does not follow all steps
   std::optional<double> acceptance_dice;  // for benchmarks: see VerifyWalk::use_dice()

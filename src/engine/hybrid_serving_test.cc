@@ -278,7 +278,7 @@ TEST_F(HybridServingFlags, QuantisedPoolsAreCheckedWithStates) {
 }
 
 #ifdef WW_TEST_ON_GPU
-// Chunks of 16-bit products, steps from graphs; every name of the kernels.
+// Chunks of 16-bit GEMMs, steps from graphs; every name of the kernels.
 TEST_F(HybridServingFlags, EveryNameServesInBfloat16) {
   for (const char* name : {"triton", "flashinfer", "cutedsl"}) {
     ServerArgs args;

@@ -1,9 +1,9 @@
-// The gated delta net layers of Qwen3-Next, Qwen3.5 and Jet-Nemotron (GDN) and of Kimi Linear (KDA) on the host: input products, then one
-// LinearAttnCall with its convolution, gates, l2norm and gated norm, then the output product.
+// The gated delta net layers of Qwen3-Next, Qwen3.5 and Jet-Nemotron (GDN) and of Kimi Linear (KDA) on the host: input GEMMs, then one
+// LinearAttnCall with its convolution, gates, l2norm and gated norm, then the output GEMM.
 //
-// The input products make one row per token, so that the convolution and the gates read their part of it in place: q of all
-// heads, k, v, then in GDN z, b, a, all of one product. In KDA b follows v; a and z have a value per channel and come through
-// products of a low rank each, and z passes a sigmoid. Where a model makes the weights of v's convolution of each token, they
+// The input GEMMs make one row per token, so that the convolution and the gates read their part of it in place: q of all
+// heads, k, v, then in GDN z, b, a, all of one GEMM. In KDA b follows v; a and z have a value per channel and come through
+// GEMMs of a low rank each, and z passes a sigmoid. Where a model makes the weights of v's convolution of each token, they
 // stand at the end of the row, through a low rank with a SiLU in it. Weights are read only; one call at a time per dispatcher.
 #pragma once
 
@@ -36,7 +36,7 @@ struct GdnLayerWeightsOf {
   int64_t v_width() const { return int64_t{shape.v_heads} * shape.v_dim; }
   bool is_kda() const { return shape.kind == LinearAttnKind::kda; }
   int64_t a_width() const { return int64_t{shape.v_heads} * shape.decay_dim(); }
-  // Where the parts of a row begin; those of a product of their own where libraries expect a matrix to.
+  // Where the parts of a row begin; those of a GEMM of their own where libraries expect a matrix to.
   static int64_t aligned_column(int64_t column) { return (column + kColumnAlign - 1) / kColumnAlign * kColumnAlign; }
   int64_t z_column() const {
     return is_kda() ? aligned_column(shape.conv_channels() + shape.v_heads) : shape.conv_channels();
@@ -77,10 +77,10 @@ struct GdnLayerCall {
   size_t workspace_bytes = 0;
 };
 
-// As check_linear_attn_call; the products only assert.
+// As check_linear_attn_call; the GEMMs only assert.
 Status run_gdn_layer(const GdnLayerWeights& weights, const GdnLayerCall& call, LinearAttnDispatcher& kernels,
                      ThreadTeam& team);
-// The same up to call.heads: without the output product, for callers that want it of some rows.
+// The same up to call.heads: without the output GEMM, for callers that want it of some rows.
 Status run_gdn_heads(const GdnLayerWeights& weights, const GdnLayerCall& call, LinearAttnDispatcher& kernels,
                      ThreadTeam& team);
 

@@ -148,7 +148,7 @@ struct LinearAttnCall {
   bool l2norm = false;             // q and k are divided by sqrt(sum of squares + l2norm_eps), per head
   float l2norm_eps = 1e-6f;
   float scale = 1.0f;              // of the output; models use k_dim^-0.5
-  bool exact = false;              // extend, target_verify: products of f32, however slow; kernels of CPUs have no others
+  bool exact = false;              // extend, target_verify: GEMMs in f32, however slow; kernels of CPUs have no others
   LinearAttnState state;
   void* out = nullptr;             // [tokens, v_heads, v_dim]
   DType out_dtype = DType::f32;    // f32, bf16 or f16

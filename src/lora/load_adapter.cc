@@ -62,7 +62,7 @@ class AdapterLoader {
   const LoraModule* find_module(const TensorName& name) const;
   Status check(int layer, const FoundTensors& found) const;
   Status place(LoraAdapter& out);
-  Status place_product(LoraPlace place, std::span<const FoundTensors> parts);
+  Status place_update(LoraPlace place, std::span<const FoundTensors> parts);
   Result<TensorView> converted(const NamedTensor& tensor);
 
   const LoraTargets& targets_;
@@ -194,7 +194,7 @@ Result<TensorView> AdapterLoader::converted(const NamedTensor& tensor) {
   return view;
 }
 
-Status AdapterLoader::place_product(LoraPlace place, std::span<const FoundTensors> parts) {
+Status AdapterLoader::place_update(LoraPlace place, std::span<const FoundTensors> parts) {
   std::vector<LoraMatrices> matrices;
   for (const FoundTensors& found : parts) {
     LoraMatrices& part = matrices.emplace_back();
@@ -220,7 +220,7 @@ Status AdapterLoader::place(LoraAdapter& out) {
     }
     for (int site = 0; site < kLoraSites; ++site) {
       if (!sites[site].empty())
-        WW_RETURN_IF_ERROR(place_product({static_cast<int>(layer), static_cast<LoraSite>(site)}, sites[site]));
+        WW_RETURN_IF_ERROR(place_update({static_cast<int>(layer), static_cast<LoraSite>(site)}, sites[site]));
     }
   }
   return {};
@@ -231,14 +231,14 @@ class HostPlacer : public LoraPlacer {
   explicit HostPlacer(size_t num_layers) : layers_(num_layers) {}
 
   Status add(LoraPlace place, std::span<const LoraMatrices> parts) override {
-    LoraProduct& out = layers_[place.layer][static_cast<int>(place.site)];
+    LoraUpdate& out = layers_[place.layer][static_cast<int>(place.site)];
     std::vector<LinearPart> shrink;
     int64_t first_rank = 0;
     for (const LoraMatrices& matrices : parts) {
       LinearPart a, b;
       a.weight = matrices.a;
       b.weight = matrices.b;
-      LoraProduct::Part& part = out.parts.emplace_back();
+      LoraUpdate::Part& part = out.parts.emplace_back();
       WW_ASSIGN_OR_RETURN(part.expand, PackedLinear::pack(std::span(&b, 1), {}, team_));
       part.first_rank = first_rank;
       part.first_column = matrices.module->first_column;
@@ -260,7 +260,7 @@ class HostPlacer : public LoraPlacer {
   }
 
  private:
-  std::vector<std::array<LoraProduct, kLoraSites>> layers_;
+  std::vector<std::array<LoraUpdate, kLoraSites>> layers_;
   size_t bytes_ = 0;
   ThreadTeam team_{1};  // requests have the others
 };

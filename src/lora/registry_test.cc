@@ -102,7 +102,7 @@ TEST_F(LoraRegistryTest, WhatRequestsHoldStaysAndCounts) {
   EXPECT_NE(registry.take("a")->weights->id, first_id);  // another adapter, though of the same name
   const Status full = registry.load("b", kAdapter).status();
   EXPECT_EQ(full.code(), StatusCode::resource_exhausted) << full.message();
-  EXPECT_EQ(held->product(0, LoraSite::qkv).parts.size(), 3u);  // still whole
+  EXPECT_EQ(held->update(0, LoraSite::qkv).parts.size(), 3u);  // still whole
   held = nullptr;
   EXPECT_TRUE(registry.load("b", kAdapter).ok());
 }

@@ -156,7 +156,7 @@ Result<FamilyTraits> family_traits(const ModelConfig& config) {
   return traits;
 }
 
-// Products of whole vectors.
+// GEMM kernels read eight elements at a time.
 static Status check_gpu_latent(const LatentConfig& latent) {
   if (latent.q_rank % 8 == 0 && latent.kv_rank % 8 == 0 && latent.rope_dim % 8 == 0) return {};
   return Status::unsupported(

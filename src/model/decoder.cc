@@ -123,9 +123,9 @@ void DecoderModel::embed_ids(std::span<const int32_t> ids, float* out, ThreadTea
 
 void DecoderModel::head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team,
                                const PackedLinear* head) const {
-  const PackedLinear& product = head != nullptr ? *head : weights_.lm_head;
-  const int64_t columns = product.out_features();
-  product.forward({.data = rows, .rows = count, .row_stride = spec_.hidden_size}, {.data = out, .row_stride = columns},
+  const PackedLinear& lm_head = head != nullptr ? *head : weights_.lm_head;
+  const int64_t columns = lm_head.out_features();
+  lm_head.forward({.data = rows, .rows = count, .row_stride = spec_.hidden_size}, {.data = out, .row_stride = columns},
                   team);
   scale_and_cap(out, count, columns, team);
 }

@@ -46,7 +46,7 @@ GpuDecoder::GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype,
 
 Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   const int64_t tokens = round_up_rows(limits.max_tokens), kept_rows = round_up_rows(limits.max_logits_rows);
-  GpuResidual::Limits residual = {.tokens = tokens, .kept_rows = kept_rows, .widest_product = spec_.hidden_size,
+  GpuResidual::Limits residual = {.tokens = tokens, .kept_rows = kept_rows, .widest_gemm = spec_.hidden_size,
                                   .exact_copies = config_.num_experts > 0, .whole_rows = !weights_.fc.empty(),
                                   .adapters = limits.adapters, .max_adapters = limits.max_adapters};
   for (const LayerPlan& layer : spec_.layers) residual.parallel |= layer.parallel;
@@ -62,7 +62,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
     });
     std::visit([&](const auto& mixer) {
       mixer.each_linear([&](const gpu::GpuLinear& linear) {
-        residual.widest_product = std::max(residual.widest_product, linear.out_features);
+        residual.widest_gemm = std::max(residual.widest_gemm, linear.out_features);
       });
     }, layer.mixer);
     if (const auto* dense = std::get_if<GpuDenseWeights>(&layer.feed_forward)) {
@@ -218,10 +218,10 @@ void GpuDecoder::scale_and_cap(float* logits, int64_t count, gpu::Stream stream)
 
 Status GpuDecoder::head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream,
                                const gpu::GpuLinear* head) {
-  const gpu::GpuLinear& product = head != nullptr ? *head : weights_.lm_head;
-  WW_RETURN_IF_ERROR(gemm_->run({.linear = &product, .x = rows, .rows = count, .y = out, .y_dtype = DType::f32,
-                                 .y_stride = product.out_features}, stream));
-  scale_and_cap(out, count * product.out_features, stream);
+  const gpu::GpuLinear& lm_head = head != nullptr ? *head : weights_.lm_head;
+  WW_RETURN_IF_ERROR(gemm_->run({.linear = &lm_head, .x = rows, .rows = count, .y = out, .y_dtype = DType::f32,
+                                 .y_stride = lm_head.out_features}, stream));
+  scale_and_cap(out, count * lm_head.out_features, stream);
   return {};
 }
 

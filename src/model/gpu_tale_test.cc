@@ -223,7 +223,7 @@ TEST(GpuTale, SlidingWindowOfTheSharedModel) {
   expect_tale_golden(folder, {.page_size = 16}, *arch);
 }
 
-// Recurrent layers: in f32 the golden's tokens; in bf16, by chunks of 16-bit products, close to that, under every name
+// Recurrent layers: in f32 the golden's tokens; in bf16, by chunks of 16-bit GEMMs, close to that, under every name
 // of their kernels; a sequence that goes on from a copy of its state is the one that went on.
 TEST(GpuTale, GatedDeltaNetsOfTheSharedModel) {
   WW_NEED_GPU(arch);

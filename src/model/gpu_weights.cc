@@ -356,8 +356,8 @@ class GpuTarget {
   }
 
   // One GEMM multiplies all experts, so they are of one kind.
-  Result<gpu::ExpertWeights> stacked(const std::vector<GpuExpert>& experts, GpuLinear GpuExpert::*product) {
-    const GpuLinear& first = experts[0].*product;
+  Result<gpu::ExpertWeights> stacked(const std::vector<GpuExpert>& experts, GpuLinear GpuExpert::*linear_of) {
+    const GpuLinear& first = experts[0].*linear_of;
     gpu::ExpertWeights out;
     out.data = first.weight;
     out.experts = static_cast<int>(experts.size());
@@ -367,12 +367,12 @@ class GpuTarget {
     out.scaling = first.scaling;
     out.glu = first.glu;
     const auto address = [&](size_t expert) {
-      return static_cast<const std::byte*>((experts[expert].*product).weight);
+      return static_cast<const std::byte*>((experts[expert].*linear_of).weight);
     };
     out.stride_bytes = experts.size() > 1 ? address(1) - address(0) : out.rows * out.cols * 4;
     std::vector<const void*> scales, biases;
     for (const GpuExpert& expert : experts) {
-      const GpuLinear& linear = expert.*product;
+      const GpuLinear& linear = expert.*linear_of;
       if (linear.dtype != first.dtype || linear.scaling != first.scaling) return different_experts();
       scales.push_back(linear.scales);
       biases.push_back(linear.bias);

@@ -38,7 +38,7 @@ Result<WeightScales> quantize_fp8(const TensorView& weight, int64_t block_rows, 
 // Whether a code of an e4m3 matrix is a NaN.
 bool has_nan_e4m3(const TensorView& codes, ThreadTeam& team);
 
-// Row `row` of `codes` in f32: one rounding, that of the product.
+// Row `row` of `codes` in f32: one rounding, that of code times scale.
 void widen_fp8_row(const TensorView& codes, const WeightScales& scales, int64_t row, float* out);
 
 }  // namespace warpweave

@@ -1,4 +1,4 @@
-// The products of compressed panels on AMX tiles (kernels/linear_int8_tiles.h): on every CPU with the tile instructions
+// The GEMMs of compressed panels on AMX tiles (kernels/linear_int8_tiles.h): on every CPU with the tile instructions
 // written out in C++, on one with AMX by its own. Both must give the bits of the tier without tiles.
 #include "ops/kernels/linear_int8_tiles.h"
 

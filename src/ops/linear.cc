@@ -233,8 +233,8 @@ auto of_format(const Kernels& kernels, DType dtype) -> decltype(kernels.q8_0) {
   }
 }
 
-GemmTileFn tile_kernel(const LinearKernels& kernels, DType dtype, bool bf16_products) {
-  if (bf16_products) return kernels.bf16_dot;
+GemmTileFn tile_kernel(const LinearKernels& kernels, DType dtype, bool bf16_operands) {
+  if (bf16_operands) return kernels.bf16_dot;
   if (dtype == DType::bf16) return kernels.bf16;
   if (dtype == DType::f16) return kernels.f16;
   return kernels.f32;
@@ -242,7 +242,7 @@ GemmTileFn tile_kernel(const LinearKernels& kernels, DType dtype, bool bf16_prod
 
 }  // namespace
 
-int64_t PackedLinear::product_width() const {
+int64_t PackedLinear::gemm_width() const {
   return uses_bf16_ ? (in_features_ + kBf16KUnit - 1) / kBf16KUnit * kBf16KUnit : in_features_;
 }
 
@@ -258,7 +258,7 @@ PackedLinear::Plan PackedLinear::plan_tiles(const LinearInput& x, const LinearOu
   plan.x_stride = x.row_stride;
   plan.rows = x.rows;
   plan.y = y;
-  plan.k = product_width();
+  plan.k = gemm_width();
   plan.row_blocks = (x.rows + kBlockRows - 1) / kBlockRows;
   // Narrower tiles when there are too few to keep every member busy to the end.
   const int64_t unit = glu_ == GluActivation::none ? 1 : 2;
@@ -311,7 +311,7 @@ void PackedLinear::forward(const LinearInput& x, const LinearOutput& y, ThreadTe
     prepared.data = prepare_blocks_input(x, thread_scratch(LinearScratch::input, prepared_bytes(x.rows)), team);
     prepared.row_stride = in_features_;
   } else {
-    prepared.data = prepare_input(x, {.width = in_features_, .padded_width = product_width(), .want_bf16 = uses_bf16_},
+    prepared.data = prepare_input(x, {.width = in_features_, .padded_width = gemm_width(), .want_bf16 = uses_bf16_},
                                   &prepared.row_stride, team);
   }
   const Plan plan = plan_tiles(prepared, y, 0, team.size());
@@ -339,7 +339,7 @@ void PackedLinear::forward_all(std::span<const LinearTask> tasks, ThreadTeam& te
   std::byte* prepared = prepared_bytes > 0 ? thread_scratch(LinearScratch::input, prepared_bytes) : nullptr;
   for (const LinearTask& task : tasks) {
     const PackedLinear& linear = *task.linear;
-    assert(task.x.dtype == linear.preferred_input() && task.x.row_stride >= linear.product_width());
+    assert(task.x.dtype == linear.preferred_input() && task.x.row_stride >= linear.gemm_width());
     assert(task.y.best == nullptr);
     const int64_t own = linear.panels_ / std::max(1, kernels_of(linear.tier_).tile_panels);
     LinearInput x = task.x;

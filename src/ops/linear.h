@@ -1,4 +1,4 @@
-// y[M, N] = x[M, K] * W[N, K]^T (+ bias), the matrix product of every projection in a model.
+// y[M, N] = x[M, K] * W[N, K]^T (+ bias), the GEMM of every projection in a model.
 //
 // PackedLinear copies its weights once into a private, 64-byte aligned, huge-page advised layout;
 // afterwards the source tensors may go away. Weights keep their stored precision in memory: bf16
@@ -121,7 +121,7 @@ class PackedLinear {
 
   // GEMMs side by side in one parallel region: the members of the team take tiles of all of them in turn, so
   // many small GEMMs keep everybody busy. Inputs are as the GEMMs want them: of preferred_input(), with rows
-  // of product_width() elements that are zero past in_features(). The bits are those of forward().
+  // of gemm_width() elements that are zero past in_features(). The bits are those of forward().
   static void forward_all(std::span<const LinearTask> tasks, ThreadTeam& team);
 
   // Weight row `index` (counted as in the parts, stacked) widened to f32: [in_features]. Lets a
@@ -138,7 +138,7 @@ class PackedLinear {
   // Whether GEMMs round their input to 8 bits, below widen_from_rows.
   bool rounds_to_int8() const { return uses_int8_; }
   // Elements of an input row that GEMMs read: in_features() or, for bf16, the next multiple of 32.
-  int64_t product_width() const;
+  int64_t gemm_width() const;
 
  private:
   struct Plan;  // how one forward is cut into jobs

@@ -19,7 +19,7 @@ TEST_P(BlockDtype, MatchesReference) {
   const int64_t rows[] = {1, 2, 8, 9, 37};
   for (const Shape shape : {Shape{1, block}, {17, 3 * block}, {70, 768}}) {
     ASSERT_NO_FATAL_FAILURE(
-        expect_products(make_weight(GetParam(), shape.n, shape.k, 5), rows, team));
+        expect_gemms(make_weight(GetParam(), shape.n, shape.k, 5), rows, team));
   }
 }
 
@@ -63,7 +63,7 @@ TEST_P(BlockDtype, RowsOfNoNumberShowAndRowsOfNothingAreZero) {
   }
 }
 
-// From widen_from_rows on a product has the errors of bf16 operands, not those of 8 bits; below it nothing changes.
+// From widen_from_rows on a GEMM has the errors of bf16 operands, not those of 8 bits; below it nothing changes.
 TEST_P(BlockDtype, AreWidenedFromTheRowsThatWereNamed) {
   if (cpu_info().tier < CpuTier::avx512_bf16) GTEST_SKIP() << "this CPU has no bf16 unit";
   constexpr int64_t kFrom = 40;
@@ -73,19 +73,19 @@ TEST_P(BlockDtype, AreWidenedFromTheRowsThatWereNamed) {
   const PackedLinear integers = packed(w, ComputeMode::bf16, cpu_info().tier, team);
   auto linear = PackedLinear::pack({&part, 1}, {.compute = ComputeMode::bf16, .widen_from_rows = kFrom}, team);
   ASSERT_TRUE(linear.ok());
-  if (!integers.rounds_to_int8()) GTEST_SKIP() << "this CPU widens products of any number of rows";
+  if (!integers.rounds_to_int8()) GTEST_SKIP() << "this CPU widens GEMMs of any number of rows";
 
   const Activations few(kFrom - 1, w.cols, 11), many(kFrom, w.cols, 11);
-  const auto product = [&](const PackedLinear& of, const Activations& x, DType in) {
+  const auto multiply = [&](const PackedLinear& of, const Activations& x, DType in) {
     std::vector<float> y(x.rows * w.rows);
     of.forward(x.input(in), {.data = y.data(), .row_stride = w.rows}, team);
     return y;
   };
   for (const DType in : {DType::f32, DType::bf16}) {
-    EXPECT_EQ(product(*linear, few, in), product(integers, few, in));
-    const std::vector<float> got = product(*linear, many, in), rounded = product(integers, many, in);
+    EXPECT_EQ(multiply(*linear, few, in), multiply(integers, few, in));
+    const std::vector<float> got = multiply(*linear, many, in), rounded = multiply(integers, many, in);
     EXPECT_NE(got, rounded);
-    const std::vector<Dot> want = reference_product(w, many, in);
+    const std::vector<Dot> want = reference_gemm(w, many, in);
     for (size_t i = 0; i < got.size(); ++i)
       ASSERT_NEAR(got[i], want[i].sum, tolerance(want[i], in == DType::f32, true)) << i;
   }
@@ -95,8 +95,8 @@ TEST_P(BlockDtype, AreWidenedFromTheRowsThatWereNamed) {
       std::array{LinearTask{&*linear, many.input(DType::f32), {.data = first.data(), .row_stride = w.rows}},
                  LinearTask{&*linear, few.input(DType::f32), {.data = second.data(), .row_stride = w.rows}}},
       team);
-  EXPECT_EQ(first, product(*linear, many, DType::f32));
-  EXPECT_EQ(second, product(*linear, few, DType::f32));
+  EXPECT_EQ(first, multiply(*linear, many, DType::f32));
+  EXPECT_EQ(second, multiply(*linear, few, DType::f32));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BlockDtype,
@@ -154,7 +154,7 @@ TEST(GgufBlocks, Iq4HasTheValuesOfTheGgufPackage) {
   }
 }
 
-TEST(PackedLinear, BlockProductsTogetherGiveTheBitsOfEachAlone) {
+TEST(PackedLinear, BlockGemmsTogetherGiveTheBitsOfEachAlone) {
   ThreadTeam team(2);
   const Activations x(9, 512, 3);
   const auto make = [&](DType dtype) {

@@ -16,7 +16,7 @@ TEST_P(PlainDtype, MatchesReferenceOnOddShapes) {
   for (const Shape shape : {Shape{1, 1}, {7, 3}, {16, 32}, {17, 33}, {100, 97}, {64, 256},
                             {130, 640}}) {
     ASSERT_NO_FATAL_FAILURE(
-        expect_products(make_weight(GetParam(), shape.n, shape.k, 7), rows, team));
+        expect_gemms(make_weight(GetParam(), shape.n, shape.k, 7), rows, team));
   }
 }
 INSTANTIATE_TEST_SUITE_P(All, PlainDtype, testing::Values(DType::f32, DType::bf16, DType::f16),
@@ -180,7 +180,7 @@ TEST(PackedLinear, ReadsUnalignedTensors) {
   auto linear = PackedLinear::pack({&part, 1}, {}, team);
   ASSERT_TRUE(linear.ok());
   const Activations x(2, 40, 1);
-  expect_product(*linear, w, x, DType::f32, reference_product(w, x, DType::f32), team);
+  expect_gemm(*linear, w, x, DType::f32, reference_gemm(w, x, DType::f32), team);
 }
 
 TEST(PackedLinear, RefusesWeightsThatDoNotFit) {

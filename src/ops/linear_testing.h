@@ -170,7 +170,7 @@ inline PackedLinear packed(const Weight& w, ComputeMode compute, CpuTier tier, T
 }
 
 // Every feature of a few rows, or a sample of the features of many rows: f64 sums are slow.
-inline std::vector<Dot> reference_product(const Weight& w, const Activations& x, DType x_dtype) {
+inline std::vector<Dot> reference_gemm(const Weight& w, const Activations& x, DType x_dtype) {
   std::vector<Dot> dots(x.rows * w.rows);
   const int64_t step = x.rows > 64 ? 37 : 1;
   for (int64_t r = 0; r < x.rows; ++r) {
@@ -181,7 +181,7 @@ inline std::vector<Dot> reference_product(const Weight& w, const Activations& x,
   return dots;
 }
 
-inline void expect_product(const PackedLinear& linear, const Weight& w, const Activations& x,
+inline void expect_gemm(const PackedLinear& linear, const Weight& w, const Activations& x,
                     DType x_dtype, const std::vector<Dot>& want, ThreadTeam& team) {
   const int64_t stride = w.rows + 5;
   std::vector<float> y(x.rows * stride + 1, kNan);
@@ -202,7 +202,7 @@ inline void expect_product(const PackedLinear& linear, const Weight& w, const Ac
 }
 
 // The GEMM of every tier and mode with each row count and input dtype.
-inline void expect_products(const Weight& w, std::span<const int64_t> row_counts, ThreadTeam& team) {
+inline void expect_gemms(const Weight& w, std::span<const int64_t> row_counts, ThreadTeam& team) {
   std::vector<PackedLinear> linears;
   for (const CpuTier tier : tiers()) {
     for (const ComputeMode mode : {ComputeMode::f32, ComputeMode::bf16}) {
@@ -212,13 +212,13 @@ inline void expect_products(const Weight& w, std::span<const int64_t> row_counts
   for (const int64_t rows : row_counts) {
     const Activations x(rows, w.cols, 11);
     for (const DType in : {DType::f32, DType::bf16}) {
-      const std::vector<Dot> want = reference_product(w, x, in);
+      const std::vector<Dot> want = reference_gemm(w, x, in);
       const bool blocks = is_quantized(w.dtype);
-      const auto want_int8 = blocks ? reference_product(w, rounded_to_int8(x, in), DType::f32) : std::vector<Dot>();
+      const auto want_int8 = blocks ? reference_gemm(w, rounded_to_int8(x, in), DType::f32) : std::vector<Dot>();
       for (size_t i = 0; i < linears.size(); ++i) {
         SCOPED_TRACE(testing::Message() << "tier " << i / 2 << ", mode " << i % 2);
         const std::vector<Dot>& sums = linears[i].rounds_to_int8() ? want_int8 : want;
-        ASSERT_NO_FATAL_FAILURE(expect_product(linears[i], w, x, in, sums, team));
+        ASSERT_NO_FATAL_FAILURE(expect_gemm(linears[i], w, x, in, sums, team));
       }
     }
   }

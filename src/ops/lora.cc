@@ -53,20 +53,20 @@ void LoraRows::take_segments(int layer, LoraSite site) {
   middle_stride_ = 0;
   for (const int32_t row : by_adapter_) {
     const LoraAdapter* const adapter = row_adapters_[row];
-    const LoraProduct& product = adapter->product(layer, site);
-    if (product.parts.empty()) continue;
+    const LoraUpdate& update = adapter->update(layer, site);
+    if (update.parts.empty()) continue;
     const auto place = static_cast<int64_t>(gathered_.size());
-    if (adapter != last) segments_.push_back({&product, place, 0});
+    if (adapter != last) segments_.push_back({&update, place, 0});
     last = adapter;
     ++segments_.back().rows;
-    middle_stride_ = std::max(middle_stride_, product.shrink.out_features());
+    middle_stride_ = std::max(middle_stride_, update.shrink.out_features());
     place_of_[row] = static_cast<int32_t>(place);
     gathered_.push_back(row);
   }
 }
 
 void LoraRows::gather(const LinearInput& input, ThreadTeam& team) {
-  const int64_t cols = segments_.front().product->shrink.in_features();
+  const int64_t cols = segments_.front().update->shrink.in_features();
   const auto rows = static_cast<int64_t>(gathered_.size());
   grow(input_, rows * cols);
   team.parallel_for(rows, kGatherGrain, [&](int64_t begin, int64_t end) {
@@ -86,7 +86,7 @@ void LoraRows::shrink(int64_t in_features, ThreadTeam& team) {
   tasks_.clear();
   for (const Segment& segment : segments_) {
     tasks_.push_back(
-        {.linear = &segment.product->shrink,
+        {.linear = &segment.update->shrink,
          .x = {.data = input_.data() + segment.first * in_features, .rows = segment.rows, .row_stride = in_features},
          .y = {.data = middle_.data() + segment.first * middle_stride_, .row_stride = middle_stride_}});
   }
@@ -94,8 +94,8 @@ void LoraRows::shrink(int64_t in_features, ThreadTeam& team) {
 }
 
 void LoraRows::scale_rows(ThreadTeam& team) {
-  const auto scale_row = [&](const LoraProduct& product, float* row) {
-    for (const LoraProduct::Part& part : product.parts) {
+  const auto scale_row = [&](const LoraUpdate& update, float* row) {
+    for (const LoraUpdate::Part& part : update.parts) {
       float* const values = row + part.first_rank;
       const int64_t rank = part.expand.in_features();
       for (int64_t i = 0; i < rank; ++i) values[i] *= part.scale;
@@ -105,7 +105,7 @@ void LoraRows::scale_rows(ThreadTeam& team) {
     for (int64_t s = begin; s < end; ++s) {
       const Segment& segment = segments_[s];
       for (int64_t i = 0; i < segment.rows; ++i) {
-        scale_row(*segment.product, middle_.data() + (segment.first + i) * middle_stride_);
+        scale_row(*segment.update, middle_.data() + (segment.first + i) * middle_stride_);
       }
     }
   });
@@ -116,8 +116,8 @@ void LoraRows::expand(int64_t columns, ThreadTeam& team) {
   tasks_.clear();
   for (const Segment& segment : segments_) {
     float* const delta = delta_.data() + segment.first * columns;
-    if (segment.product->columns < columns) std::fill_n(delta, segment.rows * columns, 0.0f);
-    for (const LoraProduct::Part& part : segment.product->parts) {
+    if (segment.update->columns < columns) std::fill_n(delta, segment.rows * columns, 0.0f);
+    for (const LoraUpdate::Part& part : segment.update->parts) {
       tasks_.push_back({.linear = &part.expand,
                         .x = {.data = middle_.data() + segment.first * middle_stride_ + part.first_rank,
                               .rows = segment.rows, .row_stride = middle_stride_},
@@ -127,13 +127,13 @@ void LoraRows::expand(int64_t columns, ThreadTeam& team) {
   PackedLinear::forward_all(tasks_, team);
 }
 
-LinearAddend LoraRows::product(int layer, LoraSite site, const LinearInput& input, int64_t columns, ThreadTeam& team) {
+LinearAddend LoraRows::addend(int layer, LoraSite site, const LinearInput& input, int64_t columns, ThreadTeam& team) {
   if (by_adapter_.empty()) return {};
   assert(input.rows == static_cast<int64_t>(row_adapters_.size()));
   take_segments(layer, site);
   if (segments_.empty()) return {};
   gather(input, team);
-  shrink(segments_.front().product->shrink.in_features(), team);
+  shrink(segments_.front().update->shrink.in_features(), team);
   scale_rows(team);
   expand(columns, team);
   return {.values = delta_.data(), .row_stride = columns, .rows = place_of_.data()};

@@ -1,8 +1,8 @@
-// Low-rank adapters beside the products of a model, on the host: y = x W^T + scale * (x A^T) B^T, where rows of one
+// Low-rank adapters beside the GEMMs of a model, on the host: y = x W^T + scale * (x A^T) B^T, where rows of one
 // batch have different adapters, or none (LoRA, Hu et al. 2021; batches of many adapters: Punica, Chen et al. 2023).
 //
-// Rows are taken together by adapter, so that each A and B is read once a product. What comes of them joins the model's
-// own product as its LinearAddend, before activations; rows without an adapter cost nothing. The bits of a row depend
+// Rows are taken together by adapter, so that each A and B is read once a GEMM. What comes of them joins the model's
+// own GEMM as its LinearAddend, before activations; rows without an adapter cost nothing. The bits of a row depend
 // on that row and its adapter alone. Sums are f32.
 #pragma once
 
@@ -20,16 +20,16 @@
 
 namespace warpweave {
 
-// What one adapter adds to one product.
-struct LoraProduct {
+// What one adapter adds to one GEMM.
+struct LoraUpdate {
   struct Part {
     PackedLinear expand;     // B: [columns, rank]
     int64_t first_rank = 0;  // of `shrink`
-    int64_t first_column = 0;  // of the product, as LinearAddend counts them
+    int64_t first_column = 0;  // of the GEMM, as LinearAddend counts them
     float scale = 1;
   };
   PackedLinear shrink;       // the parts' A, one below the other: [ranks, in_features]
-  std::vector<Part> parts;   // empty: the product is as it was
+  std::vector<Part> parts;   // empty: the GEMM is as it was
   int64_t columns = 0;       // that the parts cover together
 };
 
@@ -46,10 +46,10 @@ struct LoraAdapter {
   uint64_t id = 0;           // no other has it as long as the program runs
   int rank = 0;              // the largest of its parts
   size_t bytes = 0;          // held in memory for it
-  std::vector<std::array<LoraProduct, kLoraSites>> layers;  // empty where a device has them
+  std::vector<std::array<LoraUpdate, kLoraSites>> layers;  // empty where a device has them
   std::unique_ptr<const LoraOnDevice> on_device;  // null: `layers` are multiplied on the host
 
-  const LoraProduct& product(int layer, LoraSite site) const { return layers[layer][static_cast<int>(site)]; }
+  const LoraUpdate& update(int layer, LoraSite site) const { return layers[layer][static_cast<int>(site)]; }
 };
 
 // One forward's rows and what their adapters make of them. Grows with the largest batch; one forward at a time.
@@ -61,12 +61,12 @@ class LoraRows {
   // Only `rows`, which ascend, go on.
   void keep(std::span<const int32_t> rows);
 
-  // What joins a product of `input`, all rows that are left, that has `columns` columns; valid until the next call.
-  LinearAddend product(int layer, LoraSite site, const LinearInput& input, int64_t columns, ThreadTeam& team);
+  // What joins a GEMM of `input`, all rows that are left, that has `columns` columns; valid until the next call.
+  LinearAddend addend(int layer, LoraSite site, const LinearInput& input, int64_t columns, ThreadTeam& team);
 
  private:
   struct Segment {
-    const LoraProduct* product;
+    const LoraUpdate* update;
     int64_t first;           // of the gathered rows
     int64_t rows;
   };
@@ -79,7 +79,7 @@ class LoraRows {
 
   std::vector<const LoraAdapter*> row_adapters_;  // by row; empty: no row has one
   std::vector<int32_t> by_adapter_;  // rows that have one, those of an adapter together
-  // Of the product that is computed:
+  // Of the GEMM that is computed:
   std::vector<Segment> segments_;
   std::vector<int32_t> gathered_;    // the rows behind the segments
   std::vector<int32_t> place_of_;    // by row: where it was gathered to, or -1

@@ -1,4 +1,4 @@
-// The products of a model that adapters (LoRA) may change.
+// The GEMMs of a model that adapters (LoRA) may change.
 #pragma once
 
 #include <cstdint>

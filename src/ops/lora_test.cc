@@ -32,7 +32,7 @@ struct PartSpec {
   float scale;
 };
 
-// An adapter of one layer whose qkv product has these parts, and its matrices.
+// An adapter of one layer whose qkv GEMM has these parts, and its matrices.
 struct TestAdapter {
   LoraAdapter adapter;
   std::vector<PartSpec> parts;
@@ -40,7 +40,7 @@ struct TestAdapter {
 
   TestAdapter(uint64_t id, std::vector<PartSpec> specs, ThreadTeam& team) : parts(std::move(specs)) {
     adapter.id = id;
-    LoraProduct& product = adapter.layers.emplace_back()[0];
+    LoraUpdate& update = adapter.layers.emplace_back()[0];
     std::vector<LinearPart> shrink;
     int64_t first_rank = 0;
     for (size_t p = 0; p < parts.size(); ++p) {
@@ -50,14 +50,14 @@ struct TestAdapter {
     for (size_t p = 0; p < parts.size(); ++p) {
       shrink.push_back({.weight = a[p].view(), .bias = {}});
       const LinearPart expand = {.weight = b[p].view(), .bias = {}};
-      product.parts.push_back({.expand = PackedLinear::pack(std::span(&expand, 1), {}, team).value(),
+      update.parts.push_back({.expand = PackedLinear::pack(std::span(&expand, 1), {}, team).value(),
                                .first_rank = first_rank,
                                .first_column = parts[p].first_column,
                                .scale = parts[p].scale});
       first_rank += parts[p].rank;
-      product.columns += parts[p].columns;
+      update.columns += parts[p].columns;
     }
-    if (!parts.empty()) product.shrink = PackedLinear::pack(shrink, {}, team).value();
+    if (!parts.empty()) update.shrink = PackedLinear::pack(shrink, {}, team).value();
   }
 
   // What it adds to one row.
@@ -80,11 +80,11 @@ struct LoraRowsTest : testing::Test {
   ThreadTeam team{2};
   TestAdapter whole{1, {{4, 0, 32, 2.0f}, {8, 32, 24, 0.5f}}, team};
   TestAdapter middle{2, {{16, 20, 17, 1.5f}}, team};   // leaves columns as they are
-  TestAdapter elsewhere{3, {}, team};                  // has no part in this product
+  TestAdapter elsewhere{3, {}, team};                  // has no part in this GEMM
   LoraRows rows;
 
   void expect_rows(const LinearInput& input, const float* x, std::span<const TestAdapter* const> by_row) {
-    const LinearAddend addend = rows.product(0, LoraSite::qkv, input, kColumns, team);
+    const LinearAddend addend = rows.addend(0, LoraSite::qkv, input, kColumns, team);
     ASSERT_NE(addend.values, nullptr);
     for (size_t r = 0; r < by_row.size(); ++r) {
       if (by_row[r] == nullptr || by_row[r]->parts.empty()) {
@@ -137,15 +137,15 @@ TEST_F(LoraRowsTest, WithoutAdaptersNothingJoins) {
   const Matrix x = random_matrix(2, kIn, 9);
   const LinearInput input = {.data = x.values.data(), .rows = 2, .row_stride = kIn};
   rows.start(none, q_indptr);
-  EXPECT_EQ(rows.product(0, LoraSite::qkv, input, kColumns, team).values, nullptr);
+  EXPECT_EQ(rows.addend(0, LoraSite::qkv, input, kColumns, team).values, nullptr);
   rows.start({}, q_indptr);
-  EXPECT_EQ(rows.product(0, LoraSite::qkv, input, kColumns, team).values, nullptr);
+  EXPECT_EQ(rows.addend(0, LoraSite::qkv, input, kColumns, team).values, nullptr);
   rows.start(other, q_indptr);
-  EXPECT_EQ(rows.product(0, LoraSite::qkv, input, kColumns, team).values, nullptr);
+  EXPECT_EQ(rows.addend(0, LoraSite::qkv, input, kColumns, team).values, nullptr);
 }
 
 // An addend joins before the activation, in the rows that have one, in every tier and at odd widths.
-TEST_F(LoraRowsTest, AddendsJoinProducts) {
+TEST_F(LoraRowsTest, AddendsJoinGemms) {
   constexpr int64_t kRows = 11, kWidth = 37;
   const Matrix gate = random_matrix(kWidth, kIn, 1), up = random_matrix(kWidth, kIn, 2),
                x = random_matrix(kRows, kIn, 3);

@@ -69,7 +69,7 @@ class Layer {
   LinearInput prepared(const PackedLinear& linear, std::vector<std::byte>& memory);
   LinearInput gather(const LinearInput& rows);
   LinearOutput inner_of(const PackedLinear& down, int64_t rows, std::vector<std::byte>& memory);
-  void add_tasks(const LinearInput& x, const LinearOutput& y, const PackedLinear MoeExpert::*product);
+  void add_tasks(const LinearInput& x, const LinearOutput& y, const PackedLinear MoeExpert::*linear);
 
   const MoeCall& call_;
   Scratch& s_;
@@ -111,7 +111,7 @@ void Layer::group_by_expert() {
 // The rows of x as forward_all() wants them for `linear`, converted into `memory` where they are not so already.
 LinearInput Layer::prepared(const PackedLinear& linear, std::vector<std::byte>& memory) {
   const DType dtype = linear.preferred_input();
-  const int64_t width = linear.product_width();
+  const int64_t width = linear.gemm_width();
   if (dtype == DType::f32) return {.data = call_.x, .rows = call_.rows, .row_stride = call_.x_stride};
   uint16_t* const out = reinterpret_cast<uint16_t*>(at_least(memory, call_.rows * width * sizeof(uint16_t)));
   over_rows(team_, call_.rows, hidden_, [&](int64_t begin, int64_t end) {
@@ -126,7 +126,7 @@ LinearInput Layer::prepared(const PackedLinear& linear, std::vector<std::byte>& 
 // A copy of its row for every pair, in expert order; one row alone needs none.
 LinearInput Layer::gather(const LinearInput& rows) {
   if (call_.rows == 1) return {.data = rows.data, .dtype = rows.dtype, .rows = pairs_, .row_stride = 0};
-  const int64_t row_bytes = call_.experts[0].gate_up.product_width() * dtype_info(rows.dtype).block_bytes;
+  const int64_t row_bytes = call_.experts[0].gate_up.gemm_width() * dtype_info(rows.dtype).block_bytes;
   const int64_t from_bytes = rows.row_stride * dtype_info(rows.dtype).block_bytes;
   std::byte* const out = at_least(s_.gathered, pairs_ * row_bytes);
   over_rows(team_, call_.rows, hidden_ * k_, [&](int64_t begin, int64_t end) {
@@ -135,28 +135,28 @@ LinearInput Layer::gather(const LinearInput& rows) {
                   row_bytes);
     }
   });
-  return {.data = out, .dtype = rows.dtype, .rows = pairs_, .row_stride = call_.experts[0].gate_up.product_width()};
+  return {.data = out, .dtype = rows.dtype, .rows = pairs_, .row_stride = call_.experts[0].gate_up.gemm_width()};
 }
 
 // Memory for what `down` multiplies, zero past its features.
 LinearOutput Layer::inner_of(const PackedLinear& down, int64_t rows, std::vector<std::byte>& memory) {
-  const int64_t width = down.product_width(), element_bytes = dtype_info(down.preferred_input()).block_bytes;
+  const int64_t width = down.gemm_width(), element_bytes = dtype_info(down.preferred_input()).block_bytes;
   std::byte* const out = at_least(memory, rows * width * element_bytes);
   if (width > down.in_features()) std::memset(out, 0, rows * width * element_bytes);
   return {.data = out, .dtype = down.preferred_input(), .row_stride = width};
 }
 
 // One GEMM for each expert that was chosen, of its rows in expert order.
-void Layer::add_tasks(const LinearInput& x, const LinearOutput& y, const PackedLinear MoeExpert::*product) {
+void Layer::add_tasks(const LinearInput& x, const LinearOutput& y, const PackedLinear MoeExpert::*linear) {
   const int64_t x_bytes = x.row_stride * dtype_info(x.dtype).block_bytes;
   const int64_t y_bytes = y.row_stride * dtype_info(y.dtype).block_bytes;
   for (int e = 0; e < experts_; ++e) {
     const int64_t first = s_.first_of_expert[e], count = s_.first_of_expert[e + 1] - first;
     if (count == 0) continue;
-    LinearTask task{&(call_.experts[e].*product), x, y};
+    LinearTask task{&(call_.experts[e].*linear), x, y};
     task.x.data = static_cast<const std::byte*>(x.data) + first * x_bytes;
     task.x.rows = count;
-    if (task.x.row_stride == 0) task.x.row_stride = task.linear->product_width();  // of one row
+    if (task.x.row_stride == 0) task.x.row_stride = task.linear->gemm_width();  // of one row
     task.y.data = static_cast<std::byte*>(y.data) + first * y_bytes;
     s_.tasks.push_back(task);
   }
@@ -173,7 +173,7 @@ void Layer::multiply() {
   add_tasks(gather(rows), inner, &MoeExpert::gate_up);
   if (call_.shared_down != nullptr) {
     const PackedLinear& up = *call_.shared_gate_up;
-    const bool same = up.preferred_input() == rows.dtype && up.product_width() == like.gate_up.product_width();
+    const bool same = up.preferred_input() == rows.dtype && up.gemm_width() == like.gate_up.gemm_width();
     shared_inner = inner_of(*call_.shared_down, call_.rows, s_.shared_inner);
     shared_results = {.data = at_least(s_.shared_results, call_.rows * hidden_), .row_stride = hidden_};
     s_.tasks.push_back({&up, same ? rows : prepared(up, s_.shared_rows), shared_inner});

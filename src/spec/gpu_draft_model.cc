@@ -210,8 +210,8 @@ Status GpuDraftModel::make_head_rows(int64_t rows, const Arrays& arrays) {
 }
 
 Status GpuDraftModel::multiply_fc(int64_t rows) {
-  const int64_t product_rows = rows < kProductRows ? rows : round_up_rows(rows);  // few shapes, for each costs a search
-  return parts_.model->gemm().run({.linear = &parts_.model->weights().fc, .x = inputs_.as<void>(), .rows = product_rows,
+  const int64_t gemm_rows = rows < kGemmRows ? rows : round_up_rows(rows);  // few shapes, for each costs a search
+  return parts_.model->gemm().run({.linear = &parts_.model->weights().fc, .x = inputs_.as<void>(), .rows = gemm_rows,
                                    .y = parts_.model->first_rows(), .y_dtype = DType::f32,
                                    .y_stride = parts_.model->config().hidden_size}, stream_);
 }

@@ -1,4 +1,4 @@
-// Products and triangular solves of the chunk form. Included by kernels_<tier>.cc once.
+// GEMMs and triangular solves of the chunk form. Included by kernels_<tier>.cc once.
 #pragma once
 
 #include "linear/cpu/rows.h"

@@ -11,7 +11,7 @@ namespace warpweave::testing_linear {
 using NaiveFn = std::function<LinearAttnTruth(const LinearAttnCall&, LinearAttnPhase)>;
 
 struct SuiteOptions {
-  NaiveFn naive = linear_attn_same_precision;  // whose error sets the bound: round as the kernel's products do
+  NaiveFn naive = linear_attn_same_precision;  // whose error sets the bound: round as the kernel's GEMMs do
   double factor = 2;
   double slack = 2e-6;                         // times the largest magnitude of the reference
 };

@@ -45,7 +45,7 @@ auto begin_gdn(TensorPacker<Target>& pack, const BranchNames& names, double norm
   return out;
 }
 
-// Kimi Linear's: a product of q, k, v and b, and the gates' low ranks.
+// Kimi Linear's: a GEMM of q, k, v and b, and the gates' low ranks.
 template <typename Target, typename Layer>
 Status build_kda_input(TensorPacker<Target>& pack, const BranchNames& names, Layer& layer) {
   const LinearAttnShape& shape = layer.shape;

@@ -83,12 +83,12 @@ Status GpuAttentionMixer::forward(const GpuLayerCall& call) {
   const AttentionSpec& spec = w_.spec;
   GpuResidual& x = call.x;
   const gpu::GpuLinear& qkv = weights_.qkv.front();
-  gpu::GemmCall product = {.linear = &qkv, .rows = x.product_rows(), .y = w_.qkv, .y_dtype = x.dtype(),
+  gpu::GemmCall qkv_gemm = {.linear = &qkv, .rows = x.gemm_rows(), .y = w_.qkv, .y_dtype = x.dtype(),
                            .y_stride = qkv.out_features};
   gpu::QkvRowsCall rows = qkv_rows(call);
   const bool q_k_v_alone = !spec.wide_qk_norm && !spec.output_gate;  // are all that reads the GEMM
-  if (q_k_v_alone && gpu::rope_takes_partials(rows)) rows.partials = x.leave_partials(product);
-  WW_RETURN_IF_ERROR(x.run_normed_beside(weights_.norms.in, product, LoraPlace{call.layer, LoraSite::qkv}));
+  if (q_k_v_alone && gpu::rope_takes_partials(rows)) rows.partials = x.leave_partials(qkv_gemm);
+  WW_RETURN_IF_ERROR(x.run_normed_beside(weights_.norms.in, qkv_gemm, LoraPlace{call.layer, LoraSite::qkv}));
   if (spec.wide_qk_norm) norm_all_heads(call);
   gpu::norm_rope_write_kv(rows, w_.places, x.stream());
   if (call.last_mixer && call.batch.logits_rows.empty()) return {};

@@ -15,12 +15,12 @@ Status run_glu(const GpuGluCall& call, const GpuGluWorkspace& workspace, GpuResi
   const int64_t cols = call.gate_up.out_features / 2;
   gpu::GemmCall fused = {.linear = &call.gate_up, .x = call.input, .rows = x.rows(), .y = workspace.act,
                          .y_dtype = x.dtype(), .y_stride = cols, .fused_glu = true};
-  const auto run = [&](const gpu::GemmCall& product) {
-    return call.norm != nullptr ? x.run_normed(*call.norm, product, call.place) : x.gemm().run(product, x.stream());
+  const auto run = [&](const gpu::GemmCall& gemm) {
+    return call.norm != nullptr ? x.run_normed(*call.norm, gemm, call.place) : x.gemm().run(gemm, x.stream());
   };
   const bool adapters_join = !x.adapting() || !call.place || x.joins_adapters(fused, *call.place);
   if (adapters_join && x.gemm().takes_fused(fused)) return run(fused);
-  WW_RETURN_IF_ERROR(run({.linear = &call.gate_up, .x = call.input, .rows = x.product_rows(), .y = workspace.gate_up,
+  WW_RETURN_IF_ERROR(run({.linear = &call.gate_up, .x = call.input, .rows = x.gemm_rows(), .y = workspace.gate_up,
                           .y_dtype = x.dtype(), .y_stride = 2 * cols}));
   gpu::glu({.activation = call.gate_up.glu, .in = workspace.gate_up, .dtype = x.dtype(), .rows = x.rows(), .cols = cols,
             .out = workspace.act, .prefetch = call.next != nullptr ? x.ahead(*call.next) : gpu::WeightPrefetch{}},
@@ -32,7 +32,7 @@ Status GpuDenseFeedForward::run_ungated(int layer, GpuResidual& x) const {
   const int64_t cols = weights_.gate_up.out_features;
   WW_RETURN_IF_ERROR(x.run_normed(
       weights_.norms.in,
-      {.linear = &weights_.gate_up, .rows = x.product_rows(), .y = w_.act, .y_dtype = x.dtype(), .y_stride = cols},
+      {.linear = &weights_.gate_up, .rows = x.gemm_rows(), .y = w_.act, .y_dtype = x.dtype(), .y_stride = cols},
       LoraPlace{layer, LoraSite::gate_up}));
   gpu::activate({.activation = activation_, .x = w_.act, .dtype = x.dtype(), .count = x.rows() * cols}, x.stream());
   return {};

@@ -132,7 +132,7 @@ Status GpuExperts::plan(const Step& step, int tile_places, gpu::GpuGemm& gemm) {
   const GpuExpertsWeights& weights = *step.weights;
   const bool exact = wants_f32_rows(weights);
   WW_RETURN_IF_ERROR(gemm.run({.linear = &weights.router, .x = exact ? static_cast<const void*>(step.h_f32) : step.h,
-                               .rows = step.product_rows, .y = logits_, .y_dtype = DType::f32,
+                               .rows = step.gemm_rows, .y = logits_, .y_dtype = DType::f32,
                                .y_stride = options_.spec.router.num_experts},
                               step.stream));
   gpu::plan_experts({.logits = logits_,
@@ -148,12 +148,12 @@ Status GpuExperts::plan(const Step& step, int tile_places, gpu::GpuGemm& gemm) {
   return {};
 }
 
-void GpuExperts::products(const Step& step, int tile_places, bool shared_rows) {
+void GpuExperts::gemms(const Step& step, int tile_places, bool shared_rows) {
   const GpuExpertLayer& experts = step.weights->experts;
   const RouterRule rule = rule_of(options_.spec.router, experts);
   const int64_t hidden = options_.spec.hidden_size;
   const bool wgmma = by_wgmma(experts), codes = wgmma && in_8_bits(experts);
-  gpu::ExpertProductCall call;
+  gpu::ExpertGemmCall call;
   call.places = shared_rows ? shared_places(rule, step.rows) : step.rows * rule.of_row();
   call.plan = plan_of(step);
   call.tile_places = tile_places;
@@ -200,14 +200,14 @@ Status GpuExperts::run(const Step& step, gpu::GpuGemm& gemm) {
   const RouterRule rule = rule_of(options_.spec.router, step.weights->experts);
   if (!step.normed) {
     gpu::norm_route(norm_route_call(step), step.stream);
-    products(step, gpu::expert_gemm_tile_places(0, rule.all_experts()), true);
+    gemms(step, gpu::expert_gemm_tile_places(0, rule.all_experts()), true);
     return {};
   }
   const int tile_places = by_wgmma(step.weights->experts)
                               ? gpu::expert_gemm_tile_places(step.rows * rule.of_row(), rule.all_experts())
                               : gpu::kPortableTilePlaces;
   WW_RETURN_IF_ERROR(plan(step, tile_places, gemm));
-  products(step, tile_places, false);
+  gemms(step, tile_places, false);
   return {};
 }
 

@@ -38,7 +38,7 @@ class GpuExperts {
     const GpuExpertsWeights* weights = nullptr;
     int layer_index = 0;
     int64_t rows = 0;
-    int64_t product_rows = 0;     // that a GEMM may run over
+    int64_t gemm_rows = 0;     // that a GEMM may run over
     const float* x = nullptr;     // [rows, hidden] the residual stream
     void* h = nullptr;            // [rows, hidden] the normed rows; run() makes them unless
     bool normed = false;          // they are there
@@ -67,7 +67,7 @@ class GpuExperts {
   gpu::RoutingDice dice(const Step& step) const;
   gpu::ExpertPlan plan_of(const Step& step) const;
   Status plan(const Step& step, int tile_places, gpu::GpuGemm& gemm);
-  void products(const Step& step, int tile_places, bool shared_rows);
+  void gemms(const Step& step, int tile_places, bool shared_rows);
 
   Options options_;
   gpu::ExpertPlan plan_;

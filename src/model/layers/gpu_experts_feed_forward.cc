@@ -10,7 +10,7 @@ Status GpuExpertsFeedForward::forward(const GpuLayerCall& call) {
   step.weights = &weights_;
   step.layer_index = call.layer;
   step.rows = x.rows();
-  step.product_rows = x.product_rows();
+  step.gemm_rows = x.gemm_rows();
   step.x = x.data();
   step.h = x.h();
   step.h_f32 = x.h_f32();

@@ -86,7 +86,7 @@ Status GpuGdnMixer::make_rows(const GpuLayerCall& call) {
   void* const rows = w_.rows_.of_layer(state_layer_);
   const int64_t width = layer.row_width();
   gpu::GemmCall in = {
-      .linear = &layer.in, .rows = x.product_rows(), .y = rows, .y_dtype = x.dtype(), .y_stride = width};
+      .linear = &layer.in, .rows = x.gemm_rows(), .y = rows, .y_dtype = x.dtype(), .y_stride = width};
   if (!layer.is_kda() && !layer.token_weights) return x.run_normed(weights_.norms.in, in);
   x.normed(weights_.norms.in, x.ahead(layer.in));
   in.x = x.h();
@@ -95,7 +95,7 @@ Status GpuGdnMixer::make_rows(const GpuLayerCall& call) {
                                 bool silu = false) -> Status {
     WW_RETURN_IF_ERROR(x.gemm().run({.linear = &down,
                                      .x = x.h(),
-                                     .rows = x.product_rows(),
+                                     .rows = x.gemm_rows(),
                                      .y = w_.low_,
                                      .y_dtype = x.dtype(),
                                      .y_stride = down.out_features},
@@ -107,7 +107,7 @@ Status GpuGdnMixer::make_rows(const GpuLayerCall& call) {
     }
     auto* const to = static_cast<std::byte*>(rows) + column * static_cast<int64_t>(dtype_info(x.dtype()).block_bytes);
     return x.gemm().run(
-        {.linear = &up, .x = w_.low_, .rows = x.product_rows(), .y = to, .y_dtype = x.dtype(), .y_stride = width},
+        {.linear = &up, .x = w_.low_, .rows = x.gemm_rows(), .y = to, .y_dtype = x.dtype(), .y_stride = width},
         x.stream());
   };
   if (layer.token_weights) return through_rank(layer.weight_down, layer.weight_up, layer.weight_column(), true);

@@ -41,7 +41,7 @@ Result<GpuLatentQueries> GpuLatentMixer::queries(const GpuLayerCall& call) const
   const LatentSpec& spec = w_.spec;
   GpuResidual& x = call.x;
   WW_RETURN_IF_ERROR(x.run_normed(weights_.norms.in, {.linear = &weights_.in.front(),
-                                                      .rows = x.product_rows(),
+                                                      .rows = x.gemm_rows(),
                                                       .y = w_.in,
                                                       .y_dtype = x.dtype(),
                                                       .y_stride = spec.in_dim()}));
@@ -49,7 +49,7 @@ Result<GpuLatentQueries> GpuLatentMixer::queries(const GpuLayerCall& call) const
   gpu::norm_rows({.x = w_.in, .x_stride = spec.in_dim(), .dtype = x.dtype(), .rows = x.rows(), .cols = spec.dims.q_rank,
                   .weight = weights_.q_norm.data, .eps = LatentSpec::kInnerNormEps, .out = w_.q_normed},
                  x.stream());
-  WW_RETURN_IF_ERROR(x.gemm().run({.linear = &weights_.q_up, .x = w_.q_normed, .rows = x.product_rows(), .y = w_.q,
+  WW_RETURN_IF_ERROR(x.gemm().run({.linear = &weights_.q_up, .x = w_.q_normed, .rows = x.gemm_rows(), .y = w_.q,
                                    .y_dtype = x.dtype(), .y_stride = spec.q_dim()},
                                   x.stream()));
   return GpuLatentQueries{w_.q, spec.q_dim()};
@@ -90,7 +90,7 @@ gpu::LatentRowsCall GpuLatentMixer::token_rows(const GpuLayerCall& call, const G
 }
 
 // The queries' parts without rotation into the latent space.
-gpu::HeadProductsCall GpuLatentMixer::absorption(const GpuLatentQueries& queries, const Rows& rows, DType dtype) const {
+gpu::HeadGemmCall GpuLatentMixer::absorption(const GpuLatentQueries& queries, const Rows& rows, DType dtype) const {
   const LatentSpec& spec = w_.spec;
   return {.weight = weights_.heads.into_latent.weight,
           .weight_head_stride = int64_t{spec.dims.kv_rank} * spec.dims.nope_dim,
@@ -122,7 +122,7 @@ void GpuLatentMixer::values_of(const GpuLayerCall& call, const void* latent_out,
   const LatentSpec& spec = w_.spec;
   const LatentConfig& dims = spec.dims;
   const DType dtype = call.x.dtype();
-  gpu::head_products({.weight = elements_on(weights_.heads.up.weight, int64_t{dims.qk_dim()} * dims.kv_rank, dtype),
+  gpu::head_gemm({.weight = elements_on(weights_.heads.up.weight, int64_t{dims.qk_dim()} * dims.kv_rank, dtype),
                       .weight_head_stride = int64_t{dims.qk_dim() + dims.v_dim} * dims.kv_rank, .dtype = dtype,
                       .rows = rows.count, .num_heads = spec.num_heads, .in_dim = dims.kv_rank, .out_dim = dims.v_dim,
                       .x = elements_on(latent_out, rows.begin * spec.latent_out_dim(), dtype),
@@ -153,7 +153,7 @@ Status GpuLatentMixer::forward_expanded(const GpuLayerCall& call, const GpuLaten
   const LatentPrefillPlan& plan = w_.prefill->plan();
   const Rows singles = {plan.singles_begin, plan.singles_end - plan.singles_begin};
   if (singles.count > 0) {
-    gpu::head_products(absorption(queries, singles, x.dtype()), x.stream());
+    gpu::head_gemm(absorption(queries, singles, x.dtype()), x.stream());
     ForwardBatch batch = call.batch;
     batch.max_q_len = 1;
     WW_RETURN_IF_ERROR(attend_latent(call, batch));

@@ -41,7 +41,7 @@ class GpuLatentMixer final : public GpuMixer {
   };
   Result<GpuLatentQueries> queries(const GpuLayerCall& call) const;
   gpu::LatentRowsCall token_rows(const GpuLayerCall& call, const GpuLatentQueries& queries) const;
-  gpu::HeadProductsCall absorption(const GpuLatentQueries& queries, const Rows& rows, DType dtype) const;
+  gpu::HeadGemmCall absorption(const GpuLatentQueries& queries, const Rows& rows, DType dtype) const;
   Status attend_latent(const GpuLayerCall& call, const ForwardBatch& batch) const;
   void values_of(const GpuLayerCall& call, const void* latent_out, const Rows& rows) const;
   Status forward_absorbed(const GpuLayerCall& call, const GpuLatentQueries& queries);

@@ -22,7 +22,7 @@ void GpuResidual::reserve(const Limits& limits, GpuWorkspace& workspace) {
   workspace.get(x_[0], size, sizeof(float));
   workspace.get(x_[1], limits.kept_rows * hidden_size_, sizeof(float));
   workspace.get(h_, size, dtype_info(dtype_).block_bytes);
-  workspace.get(partials_, gpu::kMostPartialRows * gpu::kMostPartials * limits.widest_product, sizeof(float));
+  workspace.get(partials_, gpu::kMostPartialRows * gpu::kMostPartials * limits.widest_gemm, sizeof(float));
   whole_rows_ = limits.whole_rows;
   parallel_ = limits.parallel;
   if (parallel_) {
@@ -59,9 +59,9 @@ void GpuResidual::fork() {
 }
 
 // Decode steps have few sizes as it is; 8-bit operands with scales of blocks want rows by fours.
-int64_t GpuResidual::product_rows() const {
-  if (fp8_blocks_ && rows_ > gpu::kSmallGemmFp8Rows && (decoding_ || rows_ < kProductRows)) return (rows_ + 3) / 4 * 4;
-  return decoding_ || rows_ < kProductRows ? rows_ : round_up_rows(rows_);
+int64_t GpuResidual::gemm_rows() const {
+  if (fp8_blocks_ && rows_ > gpu::kSmallGemmFp8Rows && (decoding_ || rows_ < kGemmRows)) return (rows_ + 3) / 4 * 4;
+  return decoding_ || rows_ < kGemmRows ? rows_ : round_up_rows(rows_);
 }
 
 // Kernels of our own do so by themselves; many rows leave memory no idle time.
@@ -180,7 +180,7 @@ Status GpuResidual::add(const gpu::GpuLinear& linear, const void* input, const G
                         std::optional<LoraPlace> place) {
   const int64_t cols = hidden_size_;
   const bool direct = out_norm.empty();
-  gpu::GemmCall call = {.linear = &linear, .x = input, .rows = product_rows(), .y = direct ? x_[current_] : branch_,
+  gpu::GemmCall call = {.linear = &linear, .x = input, .rows = gemm_rows(), .y = direct ? x_[current_] : branch_,
                         .y_dtype = DType::f32, .y_stride = cols};
   if (direct && cols <= gpu::kNormPartialCols && !norm_.layer_norm && !parallel_ && !whole_rows_) {
     pending_ = leave_partials(call);

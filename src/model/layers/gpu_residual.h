@@ -19,8 +19,8 @@ namespace warpweave {
 
 // Prefill GEMMs run over a multiple of this many rows, so that few shapes exist for which
 // algorithms must be chosen; the rows past the end are scratch.
-inline constexpr int64_t kProductRows = 64;
-inline int64_t round_up_rows(int64_t rows) { return (rows + kProductRows - 1) / kProductRows * kProductRows; }
+inline constexpr int64_t kGemmRows = 64;
+inline int64_t round_up_rows(int64_t rows) { return (rows + kGemmRows - 1) / kGemmRows * kGemmRows; }
 
 class GpuResidual {
  public:
@@ -31,7 +31,7 @@ class GpuResidual {
   struct Limits {
     int64_t tokens = 0;             // rows of a forward, and those that keep() leaves: of round_up_rows()
     int64_t kept_rows = 0;
-    int64_t widest_product = 0;     // columns of a GEMM that may leave partial sums
+    int64_t widest_gemm = 0;     // columns of a GEMM that may leave partial sums
     bool branch_norms = false;      // add() may have an out_norm
     bool exact_copies = false;      // normed() may have an exact copy
     bool parallel = false;          // fork() may be called
@@ -46,8 +46,8 @@ class GpuResidual {
   void start(const ForwardBatch& batch);
 
   int64_t rows() const { return rows_; }
-  // That a product of the rows may run over.
-  int64_t product_rows() const;
+  // That a GEMM of the rows may run over.
+  int64_t gemm_rows() const;
   int64_t hidden_size() const { return hidden_size_; }
   const NormSpec& norm_spec() const { return norm_; }
   DType dtype() const { return dtype_; }        // of activations other than the stream
@@ -66,10 +66,10 @@ class GpuResidual {
   void join() { forked_ = false; }
   // h = the normed rows, or the rows as they are where the norm has no weight.
   void normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& prefetch, bool exact_copy = false);
-  // A product of the normed rows, in place of call.x. `place`: which product of the layers it is, where adapters may
+  // A GEMM of the normed rows, in place of call.x. `place`: which GEMM of the layers it is, where adapters may
   // change it: what they make of the rows then joins it.
   Status run_normed(const GpuRowNorm& norm, gpu::GemmCall call, std::optional<LoraPlace> place = std::nullopt);
-  // For a mixer that reads other rows, too: as run_normed() where none were brought, or else a product of [those | the
+  // For a mixer that reads other rows, too: as run_normed() where none were brought, or else a GEMM of [those | the
   // normed rows].
   Status run_normed_beside(const GpuRowNorm& norm, gpu::GemmCall call, std::optional<LoraPlace> place = std::nullopt);
   // Until the next call: [tokens, 2 * hidden] of dtype(), whose left halves hold those rows, normed; null: none. The

@@ -32,7 +32,7 @@ Status GpuShortConvMixer::convolve(const GpuStateCache& states, void* stream) {
 Status GpuShortConvMixer::forward(const GpuLayerCall& call) {
   GpuResidual& x = call.x;
   const int64_t channels = weights_.out.in_features;
-  WW_RETURN_IF_ERROR(x.run_normed(weights_.norms.in, {.linear = &weights_.in, .rows = x.product_rows(),
+  WW_RETURN_IF_ERROR(x.run_normed(weights_.norms.in, {.linear = &weights_.in, .rows = x.gemm_rows(),
                                                       .y = w_.rows_.of_layer(state_layer_), .y_dtype = x.dtype(),
                                                       .y_stride = 3 * channels}));
   WW_RETURN_IF_ERROR(convolve(*call.recurrent, x.stream()));

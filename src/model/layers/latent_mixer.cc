@@ -71,7 +71,7 @@ void LatentMixer::write_token(const LayerCall& call, float* queries) {
 void LatentMixer::multiply_heads(std::span<const PackedLinear> heads, const HeadRows& in, const HeadRows& out,
                                  const LayerCall& call) {
   const PackedLinear& first = heads.front();
-  const int64_t rows = call.x.rows(), cols = first.in_features(), width = first.product_width();
+  const int64_t rows = call.x.rows(), cols = first.in_features(), width = first.gemm_width();
   const int64_t count = static_cast<int64_t>(heads.size());
   const bool staged = first.preferred_input() == DType::bf16;
   if (staged) {

@@ -53,9 +53,9 @@ class ResidualStream {
   void norm_to(const RowNorm& norm, Rows rows, void* out, DType out_dtype);
   // The adapters of the rows; a forward starts them behind start().
   LoraRows& adapters() { return adapters_; }
-  // What they add to a product of `input` with `columns` columns.
+  // What they add to a GEMM of `input` with `columns` columns.
   LinearAddend adapted(LoraPlace place, const LinearInput& input, int64_t columns) {
-    return adapters_.product(place.layer, place.site, input, columns, *team_);
+    return adapters_.addend(place.layer, place.site, input, columns, *team_);
   }
   // x += linear(input) with what adapters add, through the branch's own norm where out_norm is not empty.
   void add(const PackedLinear& linear, const LinearInput& input, const std::vector<float>& out_norm,

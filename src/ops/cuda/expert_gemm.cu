@@ -139,7 +139,7 @@ __device__ __forceinline__ void release(u32 empty) {
 template <class C, int kPlaces>
 __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const Walk& walk, float (&sum)[kPlaces / 2]) {
 #pragma unroll
-  for (float& value : sum) value = 0;  // not by the first product: ptxas would keep the sums of all widths at once
+  for (float& value : sum) value = 0;  // not by the first WGMMA: ptxas would keep the sums of all widths at once
   if constexpr (C::kFp8) {
     const ExpertFp8Scales<C> scales(a, walk.tile.expert, walk.row * kRows);
     float part[kPlaces / 2];
@@ -174,7 +174,7 @@ __device__ __forceinline__ Ring<C> run_tile(const Args& a, Ring<C> ring, const W
   return ring;
 }
 
-// The narrowest product that holds the tile's places.
+// The narrowest WGMMA that holds the tile's places.
 template <class C>
 __device__ __forceinline__ Ring<C> run_tile_of(const Args& a, Ring<C> ring, const Walk& walk) {
   const int count = walk.tile.count;
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, kCtas) expert_gemm_kernel(const __gr
 }
 
 template <class C>
-void launch(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
+void launch(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
   const ExpertWeights& weights = call.weights;
   const int64_t columns = weights.cols / (C::kFp8 ? 2 : 1);  // one-byte elements are taken by twos
   const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, columns};
@@ -223,7 +223,7 @@ void launch(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
 }
 
 template <class Element, bool kFp8>
-void launch_of(Args& args, const ExpertProductCall& call, cudaStream_t stream) {
+void launch_of(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
   switch (args.glu) {
     case GluActivation::none: return launch<Config<Element, kFp8, Glu::none>>(args, call, stream);
     case GluActivation::silu: return launch<Config<Element, kFp8, Glu::silu>>(args, call, stream);
@@ -247,7 +247,7 @@ int expert_gemm_tile_places(int64_t pairs, int experts) {
   return pairs <= kFewPlaces * experts ? kFewTilePlaces : kExpertWidePlaces;
 }
 
-ExpertGemmArgs expert_gemm_args(const ExpertProductCall& call) {
+ExpertGemmArgs expert_gemm_args(const ExpertGemmCall& call) {
   const ExpertWeights& weights = call.weights;
   ExpertGemmArgs args{};
   args.tiles = call.plan.tiles;
@@ -266,7 +266,7 @@ ExpertGemmArgs expert_gemm_args(const ExpertProductCall& call) {
   return args;
 }
 
-void expert_gemm(const ExpertProductCall& call, Stream stream) {
+void expert_gemm(const ExpertGemmCall& call, Stream stream) {
   if (call.places == 0) return;
   const bool codes = call.weights.dtype == DType::fp8_e4m3;
   if (call.tile_places > kFewTilePlaces) return codes ? expert_wide_codes(call, stream) : expert_wide_halves(call, stream);

@@ -1,4 +1,4 @@
-// What the WGMMA products of experts share: their arguments, and how sums leave (expert_gemm.cu, expert_wide.cuh). Weight rows
+// What the experts' GEMMs by WGMMA share: their arguments, and how sums leave (expert_gemm.cu, expert_wide.cuh). Weight rows
 // are the M side, places the N side, so that a warpgroup's sums leave transposed.
 #pragma once
 
@@ -39,10 +39,10 @@ struct ExpertGemmArgs {
 };
 
 // But for the tensor maps and what depends on the tile.
-ExpertGemmArgs expert_gemm_args(const ExpertProductCall& call);
+ExpertGemmArgs expert_gemm_args(const ExpertGemmCall& call);
 // Tiles of up to kExpertWidePlaces places, weights of 16 bits and of 8.
-void expert_wide_halves(const ExpertProductCall& call, Stream stream);
-void expert_wide_codes(const ExpertProductCall& call, Stream stream);
+void expert_wide_halves(const ExpertGemmCall& call, Stream stream);
+void expert_wide_codes(const ExpertGemmCall& call, Stream stream);
 inline constexpr int kExpertWidePlaces = 192;
 
 enum class Glu : uint8_t { none, silu, other };  // other: ExpertGemmArgs says which

@@ -1,4 +1,4 @@
-// The experts' products for every GPU and dtype: tiles of 64 places and 64 weight rows, by the tensor cores for 16-bit types
+// The experts' GEMMs for every GPU and dtype: tiles of 64 places and 64 weight rows, by the tensor cores for 16-bit types
 // (e4m3 weights are widened on the way), by FMA for f32.
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
@@ -17,12 +17,12 @@ constexpr int kTileRows = kPortableTilePlaces, kTileCols = 64, kTileDepth = 32;
 
 // Both sum in f32.
 template <typename T>
-struct TileProduct {
+struct TileSums {
   using Sum = nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float>;
   // Warp w of 4 owns rows 16 w .. 16 w + 15 of the tile.
   Sum sums[kTileCols / 16];
 
-  __device__ TileProduct() {
+  __device__ TileSums() {
     for (Sum& sum : sums) nvcuda::wmma::fill_fragment(sum, 0.0f);
   }
   __device__ void add(const T (*x)[kTileDepth + 8], const T (*w)[kTileDepth + 8], int warp) {
@@ -47,7 +47,7 @@ struct TileProduct {
 };
 
 template <>
-struct TileProduct<float> {
+struct TileSums<float> {
   float sums[32] = {};  // thread (warp, lane): rows warp*16 .. +15, columns lane and lane + 32
 
   __device__ void add(const float (*x)[kTileDepth + 8], const float (*w)[kTileDepth + 8], int warp) {
@@ -94,7 +94,7 @@ __device__ Pack<T, 8> widened_codes(const uint8_t* codes, const ExpertWeights& w
 }
 
 template <typename T, bool kFp8>
-__device__ __forceinline__ void finish(const ExpertProductCall& call, const ExpertTile& tile, int64_t first_row,
+__device__ __forceinline__ void finish(const ExpertGemmCall& call, const ExpertTile& tile, int64_t first_row,
                                        const float (*out)[kTileCols + 4]) {
   const ExpertWeights& w = call.weights;
   const bool glu = w.glu != GluActivation::none;
@@ -117,7 +117,7 @@ __device__ __forceinline__ void finish(const ExpertProductCall& call, const Expe
 }
 
 template <typename T, bool kFp8>
-__global__ void __launch_bounds__(128, 1) expert_tiles_kernel(const __grid_constant__ ExpertProductCall call) {
+__global__ void __launch_bounds__(128, 1) expert_tiles_kernel(const __grid_constant__ ExpertGemmCall call) {
   __shared__ __align__(16) T x[kTileRows][kTileDepth + 8];
   __shared__ __align__(16) T w[kTileCols][kTileDepth + 8];
   __shared__ __align__(16) float out[kTileRows][kTileCols + 4];
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(128, 1) expert_tiles_kernel(const __grid_const
   const float* scales = kFp8 ? weights.scales[tile.expert] : nullptr;
   constexpr int kPack = 16 / sizeof(T);
   constexpr int kPacksPerRow = kTileDepth / kPack;
-  TileProduct<T> product;
+  TileSums<T> sums;
   for (int64_t k = 0; k < weights.cols; k += kTileDepth) {
     for (int n = threadIdx.x; n < kTileRows * kPacksPerRow; n += 128) {
       const int row = n / kPacksPerRow, col = n % kPacksPerRow * kPack;
@@ -150,17 +150,17 @@ __global__ void __launch_bounds__(128, 1) expert_tiles_kernel(const __grid_const
       *reinterpret_cast<Pack<T, kPack>*>(&w[row][col]) = from_w;
     }
     __syncthreads();
-    product.add(x, w, threadIdx.x / 32);
+    sums.add(x, w, threadIdx.x / 32);
     __syncthreads();
   }
-  product.store(out, threadIdx.x / 32);
+  sums.store(out, threadIdx.x / 32);
   __syncthreads();
   finish<T, kFp8>(call, tile, first_row, out);
 }
 
 }  // namespace
 
-void expert_tiles(const ExpertProductCall& call, DType x_dtype, Stream stream) {
+void expert_tiles(const ExpertGemmCall& call, DType x_dtype, Stream stream) {
   if (call.places == 0) return;
   // No more tiles than this can exist; blocks past the last one leave at once.
   const int64_t tiles = most_expert_tiles(call.places, call.weights.experts, kPortableTilePlaces);

@@ -82,6 +82,6 @@ struct Config {
 }  // namespace
 }  // namespace expert_wide
 
-void expert_wide_halves(const ExpertProductCall& call, Stream stream) { expert_wide::run<expert_wide::Config>(call, stream); }
+void expert_wide_halves(const ExpertGemmCall& call, Stream stream) { expert_wide::run<expert_wide::Config>(call, stream); }
 
 }  // namespace warpweave::gpu

@@ -1,4 +1,4 @@
-// What the products of experts with many places share (expert_wide.cu, expert_wide_fp8.cu): a CTA has kRows weight rows of a
+// What the GEMMs of experts with many places share (expert_wide.cu, expert_wide_fp8.cu): a CTA has kRows weight rows of a
 // tile of places, one warp brings stages, two warpgroups multiply. Two CTAs of a cluster have neighbouring weight rows of the
 // same places, of which each brings half for both: the L2 could not give every CTA all of its own.
 #pragma once
@@ -83,7 +83,7 @@ static __device__ __forceinline__ void release(const Ring& stage) {
   if (lane < kCtas) ptx::mbarrier_arrive_at(stage.empty(), lane);
 }
 
-// Calls run(std::integral_constant) with the narrowest product that holds a tile's places.
+// Calls run(std::integral_constant) with the narrowest WGMMA that holds a tile's places.
 template <class Run>
 __device__ __forceinline__ void with_width(int count, const Run& run) {
   if (count <= 32) return run(std::integral_constant<int, 32>());
@@ -123,7 +123,7 @@ __global__ void __launch_bounds__(kThreads, 1) expert_wide_kernel(const __grid_c
 }
 
 template <class C>
-void launch(ExpertGemmArgs& args, const ExpertProductCall& call, cudaStream_t stream) {
+void launch(ExpertGemmArgs& args, const ExpertGemmCall& call, cudaStream_t stream) {
   const ExpertWeights& weights = call.weights;
   const int64_t columns = weights.cols / C::kElements;
   const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, columns};
@@ -142,7 +142,7 @@ void launch(ExpertGemmArgs& args, const ExpertProductCall& call, cudaStream_t st
 
 // Config<Element, Glu>.
 template <template <class, Glu> class Config, class E>
-void launch_of(ExpertGemmArgs& args, const ExpertProductCall& call, cudaStream_t stream) {
+void launch_of(ExpertGemmArgs& args, const ExpertGemmCall& call, cudaStream_t stream) {
   switch (args.glu) {
     case GluActivation::none: return launch<Config<E, Glu::none>>(args, call, stream);
     case GluActivation::silu: return launch<Config<E, Glu::silu>>(args, call, stream);
@@ -151,7 +151,7 @@ void launch_of(ExpertGemmArgs& args, const ExpertProductCall& call, cudaStream_t
 }
 
 template <template <class, Glu> class Config>
-void run(const ExpertProductCall& call, Stream stream) {
+void run(const ExpertGemmCall& call, Stream stream) {
   ExpertGemmArgs args = expert_gemm_args(call);
   const auto on = static_cast<cudaStream_t>(stream);
   call.y_dtype == DType::f16 ? launch_of<Config, ptx::F16>(args, call, on) : launch_of<Config, ptx::Bf16>(args, call, on);

@@ -46,6 +46,6 @@ struct Config {
 }  // namespace
 }  // namespace expert_wide
 
-void expert_wide_codes(const ExpertProductCall& call, Stream stream) { expert_wide::run<expert_wide::Config>(call, stream); }
+void expert_wide_codes(const ExpertGemmCall& call, Stream stream) { expert_wide::run<expert_wide::Config>(call, stream); }
 
 }  // namespace warpweave::gpu

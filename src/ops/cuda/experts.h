@@ -1,4 +1,4 @@
-// A mixture of experts on the GPU: rows to experts (expert_route.cu for a few rows, expert_plan.cu), their products
+// A mixture of experts on the GPU: rows to experts (expert_route.cu for a few rows, expert_plan.cu), their GEMMs
 // (expert_gemm.cu on Hopper, expert_tiles.cu for every GPU and dtype), and the weighted sum.
 //
 // Where shared experts are multiplied with the routed ones (RouterRule::shared), "experts" are all of them, and k what a row
@@ -22,7 +22,7 @@ namespace warpweave::gpu {
 // next 8 up's. So both meet in one thread of every kernel.
 inline constexpr int kGluTurn = 8;
 
-// One of the two products of a layer's experts.
+// One of the two GEMMs of a layer's experts.
 struct ExpertWeights {
   const void* data = nullptr;     // expert 0's [rows, cols] row-major, 16-byte aligned
   int64_t stride_bytes = 0;       // from one expert to the next, a multiple of 16
@@ -63,7 +63,7 @@ struct ExpertPlan {
   float* weights = nullptr;       // [rows, k]
   int32_t* offsets = nullptr;     // [experts + 1]
   int32_t* place_of = nullptr;    // [pairs] the place of a pair
-  ExpertTile* tiles = nullptr;    // [most_expert_tiles()] of the products' places
+  ExpertTile* tiles = nullptr;    // [most_expert_tiles()] of the GEMMs' places
   int32_t* num_tiles = nullptr;   // [1]
   int32_t* counts = nullptr;      // [expert_plan_blocks(), experts] pairs of a block of rows
   int32_t* histogram = nullptr;   // [experts] zero between calls
@@ -128,8 +128,8 @@ struct NormRouteCall {
 bool norm_route_takes(const NormRouteCall& call);
 void norm_route(const NormRouteCall& call, Stream stream);
 
-// y[place] = the product (with GLU and bias) of x's row of the place with its expert's weights.
-struct ExpertProductCall {
+// y[place] = x's row of the place times its expert's weights, with bias and GLU.
+struct ExpertGemmCall {
   ExpertWeights weights = {};
   const void* x = nullptr;        // [places, cols] of the weights' dtype, 16-bit or f32 (expert_tiles), e4m3 codes with
   const float* x_scales = nullptr;  // [rows of x]
@@ -144,10 +144,10 @@ struct ExpertProductCall {
 // WGMMA: compute capability 9.0, 16-bit weights (or e4m3).
 bool expert_gemm_takes(const ExpertWeights& weights);
 int expert_gemm_tile_places(int64_t pairs, int experts);  // the tile to plan for
-void expert_gemm(const ExpertProductCall& call, Stream stream);
+void expert_gemm(const ExpertGemmCall& call, Stream stream);
 // Every GPU and dtype; e4m3 weights are widened on the way, x is 16-bit then. Tiles of kPortableTilePlaces.
 inline constexpr int kPortableTilePlaces = 64;
-void expert_tiles(const ExpertProductCall& call, DType x_dtype, Stream stream);
+void expert_tiles(const ExpertGemmCall& call, DType x_dtype, Stream stream);
 
 // out[place_of[row * k + j]] = x[row], j < k. The kernel behind it begins when the one before it has ended.
 struct SpreadRowsCall {

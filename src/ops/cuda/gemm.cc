@@ -261,9 +261,9 @@ Result<GpuGemm::Plan*> GpuGemm::plan_for(const GemmCall& call, Stream stream) {
 // Gives `plan` the algorithm of its GEMM, chosen when the GEMM is first met: of those that pass,
 // the one with the least product of its times at many and at few rows.
 Status GpuGemm::fix_algorithm(const Shape& shape, const GemmCall& call, Stream stream, Plan& plan) {
-  Shape product = shape;
-  std::get<6>(product) = 0;
-  std::unique_ptr<Algorithm>& kept = invariant_[product];
+  Shape without_rows = shape;
+  std::get<6>(without_rows) = 0;
+  std::unique_ptr<Algorithm>& kept = invariant_[without_rows];
   if (kept == nullptr) {
     WW_ASSIGN_OR_RETURN(const Algorithm chosen, choose_invariant(call, stream));
     kept = std::make_unique<Algorithm>(chosen);
@@ -338,7 +338,7 @@ Result<GpuGemm::Algorithm> GpuGemm::choose_invariant(const GemmCall& call, Strea
 // The tuned plan of the same GEMM with the nearest larger row count, else the nearest smaller.
 const GpuGemm::Plan* GpuGemm::tuned_neighbour(const Shape& shape) const {
   constexpr size_t kRows = std::tuple_size_v<Shape> - 1;
-  const auto same_product = [&](const Shape& other) {
+  const auto same_gemm = [&](const Shape& other) {
     return std::get<kRows>(other) >= kManyRows &&
            std::tie(std::get<0>(other), std::get<1>(other), std::get<2>(other), std::get<3>(other),
                     std::get<4>(other), std::get<5>(other)) ==
@@ -348,7 +348,7 @@ const GpuGemm::Plan* GpuGemm::tuned_neighbour(const Shape& shape) const {
   if (std::get<kRows>(shape) < kManyRows) return nullptr;
   const Plan* best = nullptr;
   for (const auto& [other, plan] : plans_) {
-    if (!plan->tuned || !same_product(other)) continue;
+    if (!plan->tuned || !same_gemm(other)) continue;
     best = plan.get();
     if (std::get<kRows>(other) >= std::get<kRows>(shape)) break;  // rows ascend in the map
   }

@@ -57,7 +57,7 @@ struct NormedInput {
 };
 
 // What joins a GEMM before its activation, of some rows (LinearAddend of ops/linear.h on the host).
-struct ProductAddend {
+struct GemmAddend {
   const float* values = nullptr;  // [places, out_features] with places row_stride elements apart; null: nothing
   int64_t row_stride = 0;
   const int32_t* places = nullptr;  // [rows], -1: nothing joins this one
@@ -77,7 +77,7 @@ struct GemmCall {
   bool fused_glu = false;        // y [rows, out_features / 2] is the linear's activation; see takes_fused()
   NormedInput norm = {};         // in place of x; see takes_fused()
   float* partials = nullptr;     // in place of y: partial_splits() sums in f32, [splits][rows][out_features]
-  ProductAddend addend = {};     // see takes_addend()
+  GemmAddend addend = {};     // see takes_addend()
   const LoraCall* adapters = nullptr;  // what they make of x joins before the activation; see takes_adapters()
 };
 

@@ -1,4 +1,4 @@
-// Experts on the GPU: products of every kernel against sums in f64 over even, skewed and empty splits, and mistakes planted
+// Experts on the GPU: GEMMs of every kernel against sums in f64 over even, skewed and empty splits, and mistakes planted
 // between the kernels, which the same checks must see. Skipped without a GPU.
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 enum class Way { shared, wgmma_few, wgmma_many, tiles };
 enum class Split { even, skewed, one };
 
-struct ProductCase {
+struct GemmCase {
   Way way;
   ExpertShape shape;
   Split split = Split::even;
@@ -35,7 +35,7 @@ double activated(GluActivation kind, double gate, double up) {
   }
 }
 
-class ProductTest : public testing::TestWithParam<ProductCase> {
+class ExpertGemmTest : public testing::TestWithParam<GemmCase> {
  protected:
   void SetUp() override {
     if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
@@ -112,7 +112,7 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
   // Runs the layer; `between` may change what the plan holds before rows are spread to their places, `after` before their sum.
   template <typename Between, typename After>
   void run(const Between& between, const After& after) {
-    const ProductCase& c = GetParam();
+    const GemmCase& c = GetParam();
     const ExpertShape& s = c.shape;
     const int64_t pairs = s.rows * s.k;
     const int tile_places = c.way == Way::wgmma_many ? expert_gemm_tile_places(1 << 20, 1) : 64;
@@ -132,7 +132,7 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
     } else {
       spread_rows({memory_->h, s.rows, s.hidden * element, place_of, s.k, memory_->rows}, nullptr);
     }
-    ExpertProductCall call = {.weights = memory_->gate_up, .x = codes ? static_cast<void*>(coded) : memory_->rows, .x_scales = scales, .places = pairs, .plan = memory_->plan,
+    ExpertGemmCall call = {.weights = memory_->gate_up, .x = codes ? static_cast<void*>(coded) : memory_->rows, .x_scales = scales, .places = pairs, .plan = memory_->plan,
                               .tile_places = tile_places, .plan_settled = true, .y = memory_->act, .y_dtype = s.dtype};
     const auto multiply = [&] { c.way == Way::tiles ? expert_tiles(call, s.dtype, nullptr) : expert_gemm(call, nullptr); };
     multiply();
@@ -189,7 +189,7 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
         ASSERT_NEAR(h_[row * s.hidden + i], value, 0.01 * std::abs(value) + 1e-6);
       }
     }
-    ExpertProductCall call = {.weights = memory_->gate_up, .x = s.fp8 ? static_cast<void*>(coded) : memory_->h, .x_scales = scales,
+    ExpertGemmCall call = {.weights = memory_->gate_up, .x = s.fp8 ? static_cast<void*>(coded) : memory_->h, .x_scales = scales,
                               .places = places, .plan = memory_->plan, .shared_rows = true, .y = memory_->act, .y_dtype = s.dtype};
     expert_gemm(call, nullptr);
     if (s.fp8) code_rows({.x = memory_->act, .dtype = s.dtype, .rows = places, .cols = s.ffn, .codes = coded, .scales = scales}, nullptr);
@@ -232,12 +232,12 @@ class ProductTest : public testing::TestWithParam<ProductCase> {
 
 constexpr auto kNothing = [](ExpertMemory&) {};
 
-TEST_P(ProductTest, EqualsSumsInF64) {
+TEST_P(ExpertGemmTest, EqualsSumsInF64) {
   GetParam().way == Way::shared ? run_shared() : run(kNothing, kNothing);
   EXPECT_LT(error(), bound());
 }
 
-TEST_P(ProductTest, SeesPlantedMistakes) {
+TEST_P(ExpertGemmTest, SeesPlantedMistakes) {
   const ExpertShape& s = GetParam().shape;
   if (GetParam().way == Way::shared || s.rows < 2) GTEST_SKIP() << "the plan is made and used in one call";
   const int64_t pairs = s.rows * s.k;
@@ -276,8 +276,8 @@ constexpr ExpertShape of(int experts, int k, int64_t hidden, int64_t ffn, int64_
   return {experts, k, hidden, ffn, rows, dtype, glu};
 }
 
-std::vector<ProductCase> product_cases() {
-  std::vector<ProductCase> out;
+std::vector<GemmCase> gemm_cases() {
+  std::vector<GemmCase> out;
   for (const Way way : {Way::wgmma_few, Way::wgmma_many, Way::tiles}) {
     out.push_back({way, of(8, 2, 64, 64, 1)});
     out.push_back({way, of(8, 2, 256, 128, 37)});
@@ -312,7 +312,7 @@ std::vector<ProductCase> product_cases() {
   }
   return out;
 }
-INSTANTIATE_TEST_SUITE_P(Cases, ProductTest, testing::ValuesIn(product_cases()));
+INSTANTIATE_TEST_SUITE_P(Cases, ExpertGemmTest, testing::ValuesIn(gemm_cases()));
 
 // Logits that only depend on the row, so that a row goes the same way in any batch.
 TEST(GpuExpertsTest, ARowsBitsDoNotDependOnTheBatch) {
@@ -334,7 +334,7 @@ TEST(GpuExpertsTest, ARowsBitsDoNotDependOnTheBatch) {
       plan_experts({.logits = memory.logits, .rows = rows, .rule = {.num_experts = 16, .k = 2}, .tile_places = tile_places,
                     .plan = memory.plan}, nullptr);
       spread_rows({memory.h, rows, kHidden * 2, memory.plan.place_of, 2, memory.rows}, nullptr);
-      ExpertProductCall call = {.weights = memory.gate_up, .x = memory.rows, .places = rows * 2, .plan = memory.plan,
+      ExpertGemmCall call = {.weights = memory.gate_up, .x = memory.rows, .places = rows * 2, .plan = memory.plan,
                                 .tile_places = tile_places, .plan_settled = true, .y = memory.act};
       expert_gemm(call, nullptr);
       call.weights = memory.down;

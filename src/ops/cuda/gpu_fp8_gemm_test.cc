@@ -1,4 +1,4 @@
-// Products of 8-bit weights against sums in f64 of what the codes mean, each way on its own; the codes of
+// GEMMs of 8-bit weights against sums in f64 of what the codes mean, each way on its own; the codes of
 // activations against the host's. Skipped without a GPU of compute capability 9.0.
 //
 // Bounds, with A = sum over the depth of |x * w|:
@@ -163,7 +163,7 @@ TEST_P(GpuFp8GemmTest, TensorCoresMultiplyTheRoundedRows) {
   expect_near(y, given_x(), 0, 0x1p-4);
 }
 
-TEST_P(GpuFp8GemmTest, WidenedWeightsGiveTheProduct) {
+TEST_P(GpuFp8GemmTest, WidenedWeightsGiveTheResult) {
   expect_near(run(Fp8Path::widen, 2.0f), given_x(), 2.0f, GetParam().dtype == DType::f16 ? 0x1p-11 : 0x1p-8);
 }
 

@@ -1,4 +1,4 @@
-// The GPU's products against sums in f64, at full and ragged shapes. Skipped without a GPU.
+// The GPU's GEMMs against sums in f64, at full and ragged shapes. Skipped without a GPU.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -44,7 +44,7 @@ class GpuGemmTest : public testing::TestWithParam<Shape> {
   }
 
   // Every 7th element: a sum over all of them would take the test's time.
-  void expect_product(const std::vector<float>& y, float before, float tolerance) const {
+  void expect_gemm(const std::vector<float>& y, float before, float tolerance) const {
     const auto [rows, n, k] = GetParam();
     for (int64_t i = 0; i < rows * n; i += 7) {
       double sum = before;
@@ -53,7 +53,7 @@ class GpuGemmTest : public testing::TestWithParam<Shape> {
     }
   }
 
-  // What `run` leaves as partial sums adds up to the product, and nothing is written past them.
+  // What `run` leaves as partial sums adds up to the GEMM's result, and nothing is written past them.
   template <typename Run>
   void expect_sums(int splits, const Run& run) const {
     const auto [rows, n, k] = GetParam();
@@ -67,7 +67,7 @@ class GpuGemmTest : public testing::TestWithParam<Shape> {
       for (int split = 0; split < splits; ++split) y[i] += sums[split * each + i];
       ASSERT_TRUE(std::isnan(sums[splits * each + i])) << "past the end, " << i;
     }
-    expect_product(y, 0, 2e-4f);
+    expect_gemm(y, 0, 2e-4f);
   }
 
   void expect_glu(const std::vector<uint16_t>& y) const {
@@ -90,7 +90,7 @@ class GpuGemmTest : public testing::TestWithParam<Shape> {
   GpuLinear linear_;
 };
 
-TEST_P(GpuGemmTest, SmallGemmAddsTheProductAndRepeatsBitForBit) {
+TEST_P(GpuGemmTest, SmallGemmAddsTheResultAndRepeatsBitForBit) {
   const auto [rows, n, k] = GetParam();
   std::vector<float> first;
   for (int repeat = 0; repeat < 5; ++repeat) {
@@ -102,7 +102,7 @@ TEST_P(GpuGemmTest, SmallGemmAddsTheProductAndRepeatsBitForBit) {
     small_gemm(call, nullptr);
     ASSERT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 4, cudaMemcpyDeviceToHost), cudaSuccess);
     if (repeat == 0) {
-      expect_product(y, 3.0f, 2e-4f);
+      expect_gemm(y, 3.0f, 2e-4f);
       first = y;
     }
     ASSERT_EQ(y, first) << "repeat " << repeat;
@@ -164,7 +164,7 @@ TEST_P(GpuGemmTest, SmallGemmNormsItsInput) {
   }
 }
 
-TEST_P(GpuGemmTest, StreamGemmLeavesSumsThatAddUpToTheProduct) {
+TEST_P(GpuGemmTest, StreamGemmLeavesSumsThatAddUpToTheResult) {
   const auto [rows, n, k] = GetParam();
   const GemmCall call = {.linear = &linear_, .x = device_x_.as<void>(), .rows = rows, .y_dtype = DType::f32, .y_stride = n};
   if (!stream_gemm_takes(call)) GTEST_SKIP() << "not its shape";
@@ -189,7 +189,7 @@ TEST_P(GpuGemmTest, StreamGemmAppliesTheGlu) {
 constexpr TilePlan kTilePlans[] = {{96, 1, 1, 1}, {96, 3, 2, 5}, {128, 4, 3, 7}, {128, 2, 2, 4},
                                    {192, 2, 2, 4}, {192, 1, 1, 3}, {256, 3, 2, 4}, {256, 4, 1, 3}};
 
-TEST_P(GpuGemmTest, TileGemmLeavesSumsThatAddUpToTheProduct) {
+TEST_P(GpuGemmTest, TileGemmLeavesSumsThatAddUpToTheResult) {
   const auto [rows, n, k] = GetParam();
   const GemmCall call = {.linear = &linear_, .x = device_x_.as<void>(), .rows = rows, .y_dtype = DType::f32, .y_stride = n};
   if (!tile_gemm_takes(call)) GTEST_SKIP() << "not its shape";
@@ -221,7 +221,7 @@ TEST_P(GpuGemmTest, TileGemmAppliesTheGlu) {
   }
 }
 
-TEST_P(GpuGemmTest, TileGemmWritesProductsOfF16) {
+TEST_P(GpuGemmTest, TileGemmWritesResultsOfF16) {
   const auto [rows, n, k] = GetParam();
   const auto to_f16 = [](std::vector<uint16_t>& values) {
     std::vector<uint16_t> out(values.size());
@@ -244,11 +244,11 @@ TEST_P(GpuGemmTest, TileGemmWritesProductsOfF16) {
   ASSERT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
   std::vector<float> wide(y.size());
   for (size_t i = 0; i < y.size(); ++i) wide[i] = f16_to_f32(y[i]);
-  expect_product(wide, 0, 0.005f);
+  expect_gemm(wide, 0, 0.005f);
 }
 
 // Rows end with memory that is not of y; sums come out the same whichever tile makes them.
-TEST_P(GpuGemmTest, WideGemmAddsTheProductWithTheSameBitsFromEveryTile) {
+TEST_P(GpuGemmTest, WideGemmAddsTheResultWithTheSameBitsFromEveryTile) {
   const auto [rows, n, k] = GetParam();
   const int64_t stride = n + 8;
   DeviceBuffer device_y = DeviceBuffer::allocate(rows * stride * 4, "a test").value();
@@ -268,7 +268,7 @@ TEST_P(GpuGemmTest, WideGemmAddsTheProductWithTheSameBitsFromEveryTile) {
         dense.insert(dense.end(), y.begin() + row * stride, y.begin() + row * stride + n);
         for (int64_t i = n; i < stride; ++i) ASSERT_EQ(y[row * stride + i], 3.0f) << "past the end of row " << row;
       }
-      expect_product(dense, 3.0f, 2e-4f);
+      expect_gemm(dense, 3.0f, 2e-4f);
       first = y;
     }
     ASSERT_EQ(y, first) << plan.tile_columns << " columns, sharing " << static_cast<int>(plan.share);
@@ -296,7 +296,7 @@ TEST_P(GpuGemmTest, WideGemmAppliesTheGlu) {
   }
 }
 
-TEST_P(GpuGemmTest, GpuGemmWritesTheProductWithAnyCandidate) {
+TEST_P(GpuGemmTest, GpuGemmWritesTheResultWithAnyCandidate) {
   const auto [rows, n, k] = GetParam();
   auto gemm = GpuGemm::create();
   ASSERT_TRUE(gemm.ok()) << gemm.status().message();
@@ -311,7 +311,7 @@ TEST_P(GpuGemmTest, GpuGemmWritesTheProductWithAnyCandidate) {
     ASSERT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
     std::vector<float> wide(y.size());
     for (size_t i = 0; i < y.size(); ++i) wide[i] = bf16_to_f32(y[i]);
-    expect_product(wide, 0, 0.04f);
+    expect_gemm(wide, 0, 0.04f);
   }
 }
 
@@ -320,7 +320,7 @@ TEST_P(GpuGemmTest, BatchInvariantRowsKeepTheirBits) {
   auto gemm = GpuGemm::create();
   ASSERT_TRUE(gemm.ok()) << gemm.status().message();
   (*gemm)->set_batch_invariant();
-  const auto product = [&](int64_t first, int64_t count) {
+  const auto multiply = [&](int64_t first, int64_t count) {
     std::vector<float> y(count * n, -1.0f);
     DeviceBuffer device_y = on_device(y.data(), y.size() * 4);
     const Status status = (*gemm)->run({.linear = &linear_, .x = device_x_.as<uint16_t>() + first * k, .rows = count,
@@ -330,12 +330,12 @@ TEST_P(GpuGemmTest, BatchInvariantRowsKeepTheirBits) {
     EXPECT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 4, cudaMemcpyDeviceToHost), cudaSuccess);
     return y;
   };
-  const std::vector<float> all = product(0, rows);
-  expect_product(all, 0, 2e-4f);
+  const std::vector<float> all = multiply(0, rows);
+  expect_gemm(all, 0, 2e-4f);
   for (int64_t count : {1, 3, 7, 16, 40, 129}) {
     if (count > rows) break;
     for (int64_t first : {int64_t{0}, rows - count}) {
-      const std::vector<float> part = product(first, count);
+      const std::vector<float> part = multiply(first, count);
       ASSERT_TRUE(std::equal(part.begin(), part.end(), all.begin() + first * n)) << count << " rows from " << first;
     }
   }

@@ -64,7 +64,7 @@ class Problem {
     const DeviceBuffer out = on_device(std::vector<uint16_t>(queries, 0xffff));
     const DeviceBuffer pool = on_device(std::vector<uint8_t>(pool_bytes, 0xee));
     const LatentRowsCall rows = rows_call(out, pool, stored);
-    const HeadProductsCall products = {
+    const HeadGemmCall absorb = {
         .weight = weight_.as<void>(),
         .weight_head_stride = int64_t{1} * c_.rank * c_.nope,
         .rows = c_.rows,
@@ -79,10 +79,10 @@ class Problem {
         .y_head_stride = token_dim(),
     };
     if (fused) {
-      write_latent_and_absorb(rows, products, nullptr);
+      write_latent_and_absorb(rows, absorb, nullptr);
     } else {
       norm_rope_write_latent(rows, nullptr);
-      head_products(products, nullptr);
+      head_gemm(absorb, nullptr);
     }
     return {from_device<uint16_t>(out, queries), from_device<uint8_t>(pool, pool_bytes)};
   }

@@ -173,16 +173,16 @@ struct Heads {
   int rows, heads, in_dim, out_dim;
 };
 
-class GpuHeadProducts : public testing::TestWithParam<Heads> {};
+class GpuHeadGemm : public testing::TestWithParam<Heads> {};
 
-TEST_P(GpuHeadProducts, AreThoseOfDoublePrecision) {
+TEST_P(GpuHeadGemm, AreThoseOfDoublePrecision) {
   if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
   const Heads c = GetParam();
   const int x_head = c.in_dim + 64, y_head = c.out_dim + 64;
   const auto weight = random_bf16(size_t{1} * c.heads * c.out_dim * c.in_dim, 5), x = random_bf16(size_t{1} * c.rows * c.heads * x_head, 6);
   const DeviceBuffer device_weight = on_device(weight), device_x = on_device(x);
   const DeviceBuffer device_y = on_device(std::vector<uint16_t>(size_t{1} * c.rows * c.heads * y_head, 0xffff));
-  head_products({.weight = device_weight.as<void>(), .weight_head_stride = int64_t{1} * c.out_dim * c.in_dim, .rows = c.rows, .num_heads = c.heads, .in_dim = c.in_dim,
+  head_gemm({.weight = device_weight.as<void>(), .weight_head_stride = int64_t{1} * c.out_dim * c.in_dim, .rows = c.rows, .num_heads = c.heads, .in_dim = c.in_dim,
                  .out_dim = c.out_dim, .x = device_x.as<void>(), .x_stride = int64_t{1} * c.heads * x_head, .x_head_stride = x_head,
                  .y = device_y.as<void>(), .y_stride = int64_t{1} * c.heads * y_head, .y_head_stride = y_head}, nullptr);
   const auto y = from_device<uint16_t>(device_y, size_t{1} * c.rows * c.heads * y_head);
@@ -202,7 +202,7 @@ TEST_P(GpuHeadProducts, AreThoseOfDoublePrecision) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, GpuHeadProducts,
+INSTANTIATE_TEST_SUITE_P(Cases, GpuHeadGemm,
                          testing::Values(Heads{1, 16, 128, 512}, Heads{16, 16, 512, 128}, Heads{31, 4, 128, 512},
                                          Heads{65, 4, 512, 128}, Heads{200, 3, 128, 512}, Heads{256, 16, 512, 128}, Heads{129, 2, 384, 64}, Heads{5, 4, 16, 32}, Heads{7, 4, 32, 12}));
 

@@ -1,5 +1,5 @@
 // Adapters on the GPU against double precision: every type, few and many rows, results in f32 and in the type; in kernels of
-// their own and in those of products. Skipped
+// their own and in those of GEMMs. Skipped
 // without a GPU.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ void PrintTo(const Case& c, std::ostream* out) {
        << " adapters of rank " << c.rank << ", " << c.in_features << " deep";
 }
 
-// A layer's product with two parts, adapters for it in GPU memory, and rows of all of them and of none.
+// A layer's GEMM with two parts, adapters for it in GPU memory, and rows of all of them and of none.
 class Problem {
  public:
   static constexpr int64_t kStride = 816;  // of results: the last columns are of no part
@@ -167,8 +167,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, GpuLora,
                                          Case{DType::bf16, DType::bf16, 300, 3, 64, 1024}, Case{DType::f16, DType::f16, 33, 2, 128, 72},
                                          Case{DType::f16, DType::f32, 257, 4, 32, 4096}));
 
-// What a product is before adapters, in double precision.
-std::vector<double> product_row(const Values& x, const Values& w, int row, int64_t columns, int64_t depth) {
+// A GEMM's result before adapters, in double precision.
+std::vector<double> gemm_row(const Values& x, const Values& w, int row, int64_t columns, int64_t depth) {
   std::vector<double> out(columns);
   for (int64_t column = 0; column < columns; ++column) {
     for (int64_t k = 0; k < depth; ++k) out[column] += double{x.f32[row * depth + k]} * w.f32[column * depth + k];
@@ -176,10 +176,10 @@ std::vector<double> product_row(const Values& x, const Values& w, int row, int64
   return out;
 }
 
-class GpuLoraProduct : public GpuLora {};
+class GpuLoraGemm : public GpuLora {};
 
-// Partial sums of a streamed product, several times one after the other: the counters are as before each time.
-TEST_P(GpuLoraProduct, JoinsItsPartialSums) {
+// Partial sums of a streamed GEMM, several times one after the other: the counters are as before each time.
+TEST_P(GpuLoraGemm, JoinsItsPartialSums) {
   const Case c = GetParam();
   Problem p(c, 512, 288);
   const int64_t columns = 816;
@@ -194,7 +194,7 @@ TEST_P(GpuLoraProduct, JoinsItsPartialSums) {
     for (int again = 0; again < 3; ++again) stream_gemm(call, plan, sums.as<float>(), nullptr);
     const std::vector<float> got = from_device<float>(sums, plan.splits * c.rows * columns);
     for (int row = 0; row < c.rows; ++row) {
-      std::vector<double> wanted = product_row(p.x(), w, row, columns, c.in_features);
+      std::vector<double> wanted = gemm_row(p.x(), w, row, columns, c.in_features);
       p.add(row, wanted);
       for (int64_t i = 0; i < columns; ++i) {
         double sum = 0;
@@ -206,7 +206,7 @@ TEST_P(GpuLoraProduct, JoinsItsPartialSums) {
   }
 }
 
-TEST_P(GpuLoraProduct, JoinsGatesAndUpsBeforeTheyAreActivated) {
+TEST_P(GpuLoraGemm, JoinsGatesAndUpsBeforeTheyAreActivated) {
   const Case c = GetParam();
   const int64_t columns = 400;
   Problem p(c, columns, columns);
@@ -221,7 +221,7 @@ TEST_P(GpuLoraProduct, JoinsGatesAndUpsBeforeTheyAreActivated) {
   stream_gemm(call, stream_plan(call), nullptr, nullptr);
   const std::vector<uint16_t> got = from_device<uint16_t>(y, c.rows * columns);
   for (int row = 0; row < c.rows; ++row) {
-    std::vector<double> both = product_row(p.x(), w, row, 2 * columns, c.in_features);
+    std::vector<double> both = gemm_row(p.x(), w, row, 2 * columns, c.in_features);
     p.add(row, both);
     for (int64_t i = 0; i < columns; ++i) {
       const double wanted = both[i] / (1 + std::exp(-both[i])) * both[columns + i];
@@ -231,7 +231,7 @@ TEST_P(GpuLoraProduct, JoinsGatesAndUpsBeforeTheyAreActivated) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, GpuLoraProduct,
+INSTANTIATE_TEST_SUITE_P(Shapes, GpuLoraGemm,
                          testing::Values(Case{DType::bf16, DType::bf16, 64, 8, 16, 4096}, Case{DType::bf16, DType::bf16, 17, 2, 80, 520},
                                          Case{DType::f16, DType::f16, 40, 40, 32, 1024}, Case{DType::f16, DType::f16, 63, 3, 160, 14336},
                                          Case{DType::bf16, DType::bf16, 33, 1, 16, 64},

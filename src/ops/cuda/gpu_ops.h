@@ -25,7 +25,7 @@ using Stream = void*;
 enum class Fp8Scaling : uint8_t { row, block };
 
 // The start of every row of a weight matrix, to be asked for from memory while a small kernel leaves it
-// idle: the product that follows finds it in the L2 cache.
+// idle: the GEMM that follows finds it in the L2 cache.
 struct WeightPrefetch {
   const void* data = nullptr;             // null: nothing
   int64_t rows = 0;
@@ -50,7 +50,7 @@ void embedding(const EmbeddingCall& call, Stream stream);
 
 inline constexpr int kMostPartials = 4;
 
-// What a product left to be added up (stream_gemm.h): [splits][rows][cols] f32, each split dense.
+// What a GEMM left to be added up (stream_gemm.h): [splits][rows][cols] f32, each split dense.
 struct PartialSums {
   const float* data = nullptr;            // null: none
   int splits = 0;                         // up to kMostPartials

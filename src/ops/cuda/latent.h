@@ -1,4 +1,4 @@
-// The operations of latent attention (MLA, DeepSeek-V2, 2405.04434) between its products and attention itself, on the GPU;
+// The operations of latent attention (MLA, DeepSeek-V2, 2405.04434) between its GEMMs and attention itself, on the GPU;
 // ops/latent_rows.h is the host's. As in gpu_ops.h: device pointers, strides in elements, activations of `dtype` (f32, f16
 // or bf16), sums in f32; every call enqueues, allocates nothing and may be captured; a row's bits do not depend on the
 // other rows.
@@ -53,7 +53,7 @@ struct NormRowsCall {
 void norm_rows(const NormRowsCall& call, Stream stream);
 
 // Each head's own matrix times its rows: y[r, h] = weight[h] x[r, h].
-struct HeadProductsCall {
+struct HeadGemmCall {
   const void* weight = nullptr;           // [heads, out_dim, in_dim] of `dtype`; a head's dense
   int64_t weight_head_stride = 0;
   DType dtype = DType::bf16;
@@ -68,9 +68,9 @@ struct HeadProductsCall {
   int64_t y_stride = 0;
   int64_t y_head_stride = 0;
 };
-void head_products(const HeadProductsCall& call, Stream stream);
+void head_gemm(const HeadGemmCall& call, Stream stream);
 
-// norm_rope_write_latent and head_products of the same rows, whose results neither reads: in one kernel where it can.
-void write_latent_and_absorb(const LatentRowsCall& rows, const HeadProductsCall& products, Stream stream);
+// norm_rope_write_latent and head_gemm of the same rows, whose results neither reads: in one kernel where it can.
+void write_latent_and_absorb(const LatentRowsCall& rows, const HeadGemmCall& absorb, Stream stream);
 
 }  // namespace warpweave::gpu

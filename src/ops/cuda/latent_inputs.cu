@@ -1,6 +1,6 @@
 // The way of a decode step's rows into latent attention in one kernel (latent.h): a block for a row's token, some for its
-// queries' rotation, the rest for the queries' products. What no kernel writes is read before the predecessor's end.
-#include "ops/cuda/head_products_call.h"
+// queries' rotation, the rest for the queries' GEMMs. What no kernel writes is read before the predecessor's end.
+#include "ops/cuda/head_gemm_call.h"
 #include "ops/cuda/latent_rows.cuh"
 #include "ops/cuda/launch.cuh"
 
@@ -10,13 +10,13 @@ namespace {
 constexpr int kThreads = 32 * kHeadWarps;
 constexpr int kPairsEach = 4;        // that a thread rotates
 constexpr int kMaxTokenDim = 1024;   // kv_rank + rope_dim
-constexpr int64_t kMostRows = 64;    // more have products of their own shape (head_products.cu)
+constexpr int64_t kMostRows = 64;    // more have GEMMs of their own shape (head_gemm.cu)
 
 struct Args {
   LatentRowsCall rows;
-  HeadProductsArgs products;
+  HeadGemmArgs gemm;
   int rotating_blocks;               // of a row
-  int product_blocks;                // of a head
+  int gemm_blocks;                // of a head
 };
 
 template <typename T>
@@ -50,14 +50,14 @@ __device__ __forceinline__ void ask_ahead(const LatentRowsCall& call, int positi
 
 template <typename T, class E, int kRowBlocks>
 __global__ void __launch_bounds__(kThreads) latent_inputs_kernel(const __grid_constant__ Args a) {
-  using Products = HeadProducts<E, kRowBlocks>;
+  using Gemm = HeadGemm<E, kRowBlocks>;
   __shared__ union {
-    typename Products::Sums sums;
+    typename Gemm::Sums sums;
     float values[kMaxTokenDim];
   } shared;
   start_successor();
   int block = static_cast<int>(blockIdx.x);
-  const int rows = a.products.rows;
+  const int rows = a.gemm.rows;
   if (block < rows) {
     const int32_t slot = a.rows.kv_slots[block];
     const int position = a.rows.positions[block];
@@ -69,32 +69,32 @@ __global__ void __launch_bounds__(kThreads) latent_inputs_kernel(const __grid_co
   block -= rows;
   if (block < rows * a.rotating_blocks) return rotate_queries<T>(a.rows, block / a.rotating_blocks, block % a.rotating_blocks);
   block -= rows * a.rotating_blocks;
-  Products(a.products, block % a.product_blocks, block / a.product_blocks).run(shared.sums);
+  Gemm(a.gemm, block % a.gemm_blocks, block / a.gemm_blocks).run(shared.sums);
 }
 
 template <typename T, class E>
-void launch(Args& args, const HeadProductsCall& products, cudaStream_t stream) {
-  with_head_row_blocks(products, [&](auto row_blocks) {
-    args.product_blocks = head_products_blocks(args.products, row_blocks);
-    const int rows = args.products.rows;
-    const auto blocks = static_cast<unsigned>(rows + rows * args.rotating_blocks + args.product_blocks * args.rows.num_heads);
+void launch(Args& args, const HeadGemmCall& gemm, cudaStream_t stream) {
+  with_head_row_blocks(gemm, [&](auto row_blocks) {
+    args.gemm_blocks = head_gemm_blocks(args.gemm, row_blocks);
+    const int rows = args.gemm.rows;
+    const auto blocks = static_cast<unsigned>(rows + rows * args.rotating_blocks + args.gemm_blocks * args.rows.num_heads);
     launch_dependent({dim3(blocks), kThreads, 0, stream}, latent_inputs_kernel<T, E, row_blocks>, static_cast<const Args&>(args));
   });
 }
 
 }  // namespace
 
-void write_latent_and_absorb(const LatentRowsCall& rows, const HeadProductsCall& products, Stream stream) {
+void write_latent_and_absorb(const LatentRowsCall& rows, const HeadGemmCall& gemm, Stream stream) {
   if (rows.rows == 0) return;
-  if (!head_products_by_mma(products) || rows.kv_rank + rows.rope_dim > kMaxTokenDim || rows.rows != products.rows ||
+  if (!head_gemm_by_mma(gemm) || rows.kv_rank + rows.rope_dim > kMaxTokenDim || rows.rows != gemm.rows ||
       rows.rows > kMostRows) {
     norm_rope_write_latent(rows, stream);
-    return head_products(products, stream);
+    return head_gemm(gemm, stream);
   }
   constexpr int kPairs = kThreads * kPairsEach;
-  Args args{rows, head_products_args(products), (rows.num_heads * (rows.rope_dim / 2) + kPairs - 1) / kPairs, 0};
+  Args args{rows, head_gemm_args(gemm), (rows.num_heads * (rows.rope_dim / 2) + kPairs - 1) / kPairs, 0};
   const auto on = static_cast<cudaStream_t>(stream);
-  rows.dtype == DType::bf16 ? launch<__nv_bfloat16, ptx::Bf16>(args, products, on) : launch<__half, ptx::F16>(args, products, on);
+  rows.dtype == DType::bf16 ? launch<__nv_bfloat16, ptx::Bf16>(args, gemm, on) : launch<__half, ptx::F16>(args, gemm, on);
 }
 
 }  // namespace warpweave::gpu

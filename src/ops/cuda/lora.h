@@ -1,9 +1,9 @@
-// Low-rank adapters beside the products of a model, on the GPU: y += scale * (x A^T) B^T, where rows of one batch have
+// Low-rank adapters beside the GEMMs of a model, on the GPU: y += scale * (x A^T) B^T, where rows of one batch have
 // different adapters, or none (LoRA, Hu et al. 2021; batches of many adapters: Punica, Chen et al. 2023). ops/lora.h's twin.
 //
-// Products of 17 to 64 rows do both in their own kernel (lora_join.cuh): which of their partial sums a row's ranks join there
-// depends on the batch's other adapters, and so does the last bit of a row. Else two kernels a product: the first brings the
-// rows of a tile (ops/lora_tiles.h) to the ranks of its adapter, ahead of the product; the second adds what they give to its
+// GEMMs of 17 to 64 rows do both in their own kernel (lora_join.cuh): which of their partial sums a row's ranks join there
+// depends on the batch's other adapters, and so does the last bit of a row. Else two kernels a GEMM: the first brings the
+// rows of a tile (ops/lora_tiles.h) to the ranks of its adapter, ahead of the GEMM; the second adds what they give to its
 // result, or to one of the partial sums that it leaves. Both begin under the kernels before them and ask for their matrices
 // there. The depth is summed in slices, in one order whatever the batch: what these two add to a row depends on that row and
 // its adapter alone. Tiles are read from the step's arrays, so that one CUDA graph serves steps of any mixture. Neither
@@ -21,11 +21,11 @@
 
 namespace warpweave::gpu {
 
-inline constexpr int kLoraParts = 3;          // of a product: q, k and v; gate and up
+inline constexpr int kLoraParts = 3;          // of a GEMM: q, k and v; gate and up
 inline constexpr int kLoraRankMultiple = 16;  // ranks are filled up to it with zeros
 inline constexpr int padded_lora_rank(int rank) { return (rank + kLoraRankMultiple - 1) / kLoraRankMultiple * kLoraRankMultiple; }
 
-// What adapters may change of one product; the same for all of them.
+// What adapters may change of one GEMM; the same for all of them.
 struct LoraSiteShape {
   int64_t in_features = 0;       // 0: nothing
   int num_parts = 0;
@@ -35,11 +35,11 @@ struct LoraSiteShape {
   int64_t all_columns() const { return columns[0] + columns[1] + columns[2]; }
 };
 
-// One adapter's matrices for one product, in GPU memory, in the type of the activations.
+// One adapter's matrices for one GEMM, in GPU memory, in the type of the activations.
 struct LoraSiteWeights {
   const void* shrink = nullptr;              // [ranks, in_features]: the parts' A, one below the other
   const void* expand[kLoraParts] = {};       // [columns, rank]: B; null: the adapter leaves this part as it is
-  int32_t ranks = 0;                         // of all parts together; 0: the adapter leaves the product as it is
+  int32_t ranks = 0;                         // of all parts together; 0: the adapter leaves the GEMM as it is
   int32_t first_rank[kLoraParts] = {};
   int32_t rank[kLoraParts] = {};             // a multiple of kLoraRankMultiple
   float scale[kLoraParts] = {};
@@ -48,11 +48,11 @@ struct LoraSiteWeights {
 // The adapters of a server, as a model's layers see them.
 struct LoraModel {
   const LoraSiteWeights* sites = nullptr;    // [slots, layers, kLoraSites], in GPU memory
-  int32_t* counters = nullptr;               // [2] in GPU memory, zeros between products: of lora_join.cuh
+  int32_t* counters = nullptr;               // [2] in GPU memory, zeros between GEMMs: of lora_join.cuh
   std::vector<std::array<LoraSiteShape, kLoraSites>> layers;
   int max_rank = 0;                          // of one part of any adapter
 
-  int64_t widest() const;                    // columns of a product
+  int64_t widest() const;                    // columns of a GEMM
   const LoraSiteShape& shape(LoraPlace place) const { return layers[place.layer][static_cast<int>(place.site)]; }
   // Of slot 0; those of the next slot are layers.size() * kLoraSites further.
   const LoraSiteWeights* site(LoraPlace place) const { return sites + place.layer * kLoraSites + static_cast<int>(place.site); }
@@ -76,7 +76,7 @@ int64_t lora_sums_size(const LoraModel& model, int64_t rows, int adapters);
 void lora_shrink(const LoraCall& call, const void* x, Stream stream);
 
 struct LoraJoin;
-// What the kernel of a product of x needs for both; every CTA of it may bring rows to ranks.
+// What the kernel of a GEMM of x needs for both; every CTA of it may bring rows to ranks.
 LoraJoin lora_join(const LoraCall& call, const void* x);
 
 // What adapters add to.

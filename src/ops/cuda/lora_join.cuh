@@ -1,4 +1,4 @@
-// What adapters make of a product's input, inside the product's own kernel (stream_gemm.cu): [x, ranks] * [W, B]^T.
+// What adapters make of a GEMM's input, inside the GEMM's own kernel (stream_gemm.cu): [x, ranks] * [W, B]^T.
 //
 // Four warps beside those that multiply bring rows to ranks while the weights stream, share the sums with the other CTAs
 // through memory, and lay what they give behind the weights, as further chunks of the depth. Such a chunk holds four pieces
@@ -16,7 +16,7 @@
 namespace warpweave::gpu {
 
 constexpr int kJoinBarrier = 1;       // named, of the four warps
-constexpr int kJoinTiles = 64;        // of rows: as many as a streamed product has
+constexpr int kJoinTiles = 64;        // of rows: as many as a streamed GEMM has
 constexpr int kJoinSlices = 16;       // of the depth at most: a row's sums are read where they are needed
 constexpr int kJoinRanks = 32;        // summed at once
 constexpr int kJoinPieces = 4;        // of a chunk
@@ -26,7 +26,7 @@ constexpr int kJoinRowBytes = 128;    // of a chunk: 64 numbers, with the 128-by
 struct LoraJoin {
   LoraArgs lora;
   const int32_t* places;  // [rows], fill_lora_tiles()
-  int32_t* counters;      // [2], zeros between products: CTAs whose sums are there, CTAs that have seen them all
+  int32_t* counters;      // [2], zeros between GEMMs: CTAs whose sums are there, CTAs that have seen them all
   int rows;
   int slice_depth;        // a multiple of kLoraSlice
   int workers;            // CTAs that bring rows to ranks
@@ -37,7 +37,7 @@ struct LoraJoin {
 struct JoinTile {
   int boxes;
   int box_rows;
-  int first;         // of the first box, among the product's columns
+  int first;         // of the first box, among the GEMM's columns
   int apart;         // from there to the second box's
   int rank, count;   // CTAs that share the tile take turns with pieces
 
@@ -72,7 +72,7 @@ struct LoraJoinShared {
   int num_tiles;                               // with rows: the first ones
   int rank_blocks;                             // of kJoinRanks, of the adapter that has most
   int chunks;                                  // of this CTA
-  alignas(8) uint64_t issued;                  // mbarrier: all of the product's own chunks have been asked for
+  alignas(8) uint64_t issued;                  // mbarrier: all of the GEMM's own chunks have been asked for
 };
 
 WW_DEVICE void join_sync() { ptx::named_barrier_sync(kJoinBarrier, kLoraThreads); }
@@ -235,7 +235,7 @@ WW_DEVICE void await_sums(const LoraJoin& join, int ctas, int thread) {
 struct JoinPiece {
   const uint16_t* b = nullptr;  // of the first column's 16 ranks
   int rank = 0;                 // from column to column
-  int first = 0;                // column of the part that is the product's first
+  int first = 0;                // column of the part that is the GEMM's first
   int columns = 0;              // of the part; 0: no piece
 };
 
@@ -334,7 +334,7 @@ WW_DEVICE void each_piece(const LoraJoinShared& shared, const JoinTile& tile, co
   }
 }
 
-// Reads the first pieces of the thread's row, while the product's own chunks are still under way.
+// Reads the first pieces of the thread's row, while the GEMM's own chunks are still under way.
 template <class E>
 WW_DEVICE void keep_ranks(const LoraJoin& join, LoraJoinShared& shared, const JoinTile& tile, const JoinRow& row, int thread) {
   each_piece(shared, tile, row, [&](int number, const JoinPart& part, int first, int) {

@@ -1,4 +1,4 @@
-// What adapters lay beside a product's weights and inputs, run on the host: the chunks of all CTAs, multiplied as the product's
+// What adapters lay beside a GEMM's weights and inputs, run on the host: the chunks of all CTAs, multiplied as the GEMM's
 // kernel does, are what the rows' adapters add; the counters are zeros again; rows of others never meet an adapter's ranks.
 #include <gtest/gtest.h>
 
@@ -20,11 +20,11 @@ struct Cut {
   int apart;
 };
 
-// A product's CTAs, one after the other; workers' sums first.
-class Product {
+// A GEMM's CTAs, one after the other; workers' sums first.
+class StreamedGemm {
  public:
   // `largest`: ranks of all parts that the server has room for; 0: no more than the adapters have.
-  Product(const LoraProblem& problem, const std::vector<int32_t>& slots, const Cut& cut, int largest = 0)
+  StreamedGemm(const LoraProblem& problem, const std::vector<int32_t>& slots, const Cut& cut, int largest = 0)
       : p_(problem), cut_(cut), tiles_(max_lora_tiles(p_.rows, static_cast<int>(p_.adapters.size()))), places_(p_.rows),
         y_(p_.rows * p_.y_stride, 0.0f) {
     fill_lora_tiles(slots, tiles_, places_);
@@ -123,27 +123,27 @@ TEST(LoraJoin, ChunksAreWhatTheAdaptersAdd) {
   for (const auto order : {host_cta::Order::ascending, host_cta::Order::random}) {
     const LoraProblem p(45, qkv(712), {{8, 16, 4}, {64, 0, 40}, {0, 16, 16}});
     const std::vector<int32_t> slots = mixed(45, 3);
-    p.check(slots, Product(p, slots, {1, 128, 1, 3, 0}).run(order));
-    p.check(slots, Product(p, slots, {1, 192, 3, 12, 0}).run(order));
+    p.check(slots, StreamedGemm(p, slots, {1, 128, 1, 3, 0}).run(order));
+    p.check(slots, StreamedGemm(p, slots, {1, 192, 3, 12, 0}).run(order));
   }
   const LoraProblem one(64, {1536, 1, {0}, {528}}, {{16}, {80}});
   const std::vector<int32_t> slots = mixed(64, 2);
-  one.check(slots, Product(one, slots, {1, 128, 4, 20, 0}).run(host_cta::Order::descending));
+  one.check(slots, StreamedGemm(one, slots, {1, 128, 4, 20, 0}).run(host_cta::Order::descending));
 }
 
 TEST(LoraJoin, GatesAndUpsAreOfTheirOwnBoxes) {
   const LoraProblem p(33, {520, 2, {0, 272}, {272, 272}}, {{16, 16}, {32, 0}, {0, 48}, {8, 8}, {16, 32}});
   const std::vector<int32_t> slots = mixed(33, 5);
-  p.check(slots, Product(p, slots, {2, 112, 1, 3, 272}).run(host_cta::Order::ascending));
+  p.check(slots, StreamedGemm(p, slots, {2, 112, 1, 3, 272}).run(host_cta::Order::ascending));
 }
 
 // A server takes ranks up to 64; what its adapters have of them is shared alike.
 TEST(LoraJoin, WorkersShareTheRanksThatTheBatchHas) {
   const LoraProblem p(64, qkv(4096), std::vector<std::array<int, kLoraParts>>(8, {16, 16, 16}));
   const std::vector<int32_t> slots = mixed(64, 8);
-  Product product(p, slots, {1, 128, 1, 12, 0}, /*largest=*/3 * 64);
-  p.check(slots, product.run(host_cta::Order::ascending));
-  const std::vector<int> shares = product.shares();
+  StreamedGemm gemm(p, slots, {1, 128, 1, 12, 0}, /*largest=*/3 * 64);
+  p.check(slots, gemm.run(host_cta::Order::ascending));
+  const std::vector<int> shares = gemm.shares();
   const auto [least, most] = std::minmax_element(shares.begin(), shares.end());
   EXPECT_GT(*least, 0);
   EXPECT_LE(*most - *least, 1);
@@ -152,15 +152,15 @@ TEST(LoraJoin, WorkersShareTheRanksThatTheBatchHas) {
 TEST(LoraJoin, RowsWithoutAdaptersGetNothing) {
   const LoraProblem p(20, qkv(512), {{16, 16, 16}});
   const std::vector<int32_t> none(20, -1);
-  for (const float value : Product(p, none, {1, 128, 2, 4, 0}).run(host_cta::Order::ascending)) ASSERT_EQ(value, 0);
+  for (const float value : StreamedGemm(p, none, {1, 128, 2, 4, 0}).run(host_cta::Order::ascending)) ASSERT_EQ(value, 0);
 }
 
-// Every row an adapter of its own: as many adapters as a streamed product can meet.
+// Every row an adapter of its own: as many adapters as a streamed GEMM can meet.
 TEST(LoraJoin, EveryRowMayHaveItsOwn) {
   const LoraProblem p(64, {264, 1, {0}, {128}}, std::vector<std::array<int, kLoraParts>>(64, {16}));
   std::vector<int32_t> slots(64);
   for (int i = 0; i < 64; ++i) slots[i] = (i * 13 + 5) % 64;
-  p.check(slots, Product(p, slots, {1, 128, 1, 60, 0}).run(host_cta::Order::random));
+  p.check(slots, StreamedGemm(p, slots, {1, 128, 1, 60, 0}).run(host_cta::Order::random));
 }
 
 }  // namespace

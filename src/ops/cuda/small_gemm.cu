@@ -43,7 +43,7 @@ struct Args {
   bool accumulate;
   GluActivation activation;  // of a fused GLU, whose up rows follow all gate rows
   NormedInput norm;          // x is null then
-  ProductAddend addend;
+  GemmAddend addend;
 };
 
 template <int kTokenTiles_, int kUnits_, bool kGlu_ = false, bool kNorm_ = false>

@@ -370,7 +370,7 @@ bool stream_gemm_takes(const GemmCall& call) {
 
 StreamPlan stream_plan(const GemmCall& call) {
   // A CTA's chunks of one row, weights and half as much for inputs, which come from the L2; what a split costs the
-  // kernel that adds up, in the same unit, from times of Llama-3.1-8B's products.
+  // kernel that adds up, in the same unit, from times of Llama-3.1-8B's GEMMs.
   constexpr int64_t kSplitCost = 900;
   const GpuLinear& linear = *call.linear;
   if (call.fused_glu) return {kGluTile, 1, 2, 4};

@@ -1,4 +1,4 @@
-// Products of compressed panels with rows rounded to 8 bits, multiplied as integers. A tier's .cc includes this file
+// GEMMs of compressed panels with rows rounded to 8 bits, multiplied as integers. A tier's .cc includes this file
 // once and is compiled with what its dot product needs: VNNI, AVX-512 or AVX2 without it, or plain C++.
 //
 // Integer sums are exact and every element adds its groups of 32 in ascending k, so the bits of a row do not depend on

@@ -1,4 +1,4 @@
-// The products of linear_int8.h on AMX tiles: 16 rows times one panel, a group of 32 values of k at a time. Panels are
+// The GEMMs of linear_int8.h on AMX tiles: 16 rows times one panel, a group of 32 values of k at a time. Panels are
 // expanded to bytes in ranges that stay in L1 while all rows go by.
 //
 // The integer sums of a group are exact in both files, and each joins a row in the same order by the same operations,
@@ -15,7 +15,7 @@ constexpr int kFewRows = 12;        // fewer are faster without tiles (8 are by 
 constexpr int kRangeGroups = 16;    // groups expanded at a time, of so many panels
 constexpr int kRangePanels = 4;
 
-// Products to a group: a format with two scales needs the sums of both halves.
+// Tile multiplications to a group: a format with two scales needs the sums of both halves.
 template <class Format>
 constexpr int kDots = __is_same(Format, Int8Q6K) ? 2 : 1;
 
@@ -105,10 +105,10 @@ WW_INLINE void add_group(const TileRange<Format>& t, int g, const TileSums* sums
   }
 }
 
-// Two products at a time, so that one's sums are added while the tiles work on the other's.
+// Two tile multiplications at a time, so that one's sums are added while the tiles work on the other's.
 template <class Format>
 void multiply_range(const TileRange<Format>& t) {
-  constexpr int kBytes = 32 / kDots<Format>;  // of a row, to a product
+  constexpr int kBytes = 32 / kDots<Format>;  // of a row, to a tile multiplication
   alignas(64) TileSums sums[2] = {};
   Vec acc[kTileRows];
 #pragma GCC unroll 16

@@ -1,4 +1,4 @@
-// Adapters of several ranks for one product, rows of a batch, and what double precision makes of them: for tests that run
+// Adapters of several ranks for one GEMM, rows of a batch, and what double precision makes of them: for tests that run
 // their kernels on the host.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The kernel of the heads' products, run on the host: sizes of DeepSeek's heads, rows that fill no block, strides as the
+// The kernel of the heads' GEMMs, run on the host: sizes of DeepSeek's heads, rows that fill no block, strides as the
 // mixer has them; nothing beside the results is written, and a row's bits do not depend on the number of rows.
 #include <gtest/gtest.h>
 
@@ -10,10 +10,10 @@
 #include "base/float16.h"
 #include "device/cuda/testing/host_cta.h"
 
-#include "ops/cuda/head_products.cuh"
+#include "ops/cuda/head_gemm.cuh"
 #undef __shared__
 #define __shared__
-#include "ops/cuda/head_products_wide.cuh"
+#include "ops/cuda/head_gemm_wide.cuh"
 
 namespace warpweave::gpu {
 
@@ -44,13 +44,13 @@ struct Problem {
   // Of the first `taken` rows.
   template <int kRowBlocks>
   std::vector<uint16_t> run(int taken, host_cta::Order order) {
-    const HeadProductsArgs args = {weight.data(), weight_head_stride(), x.data(), y.data(), x_stride(), x_head_stride(), y_stride(),
+    const HeadGemmArgs args = {weight.data(), weight_head_stride(), x.data(), y.data(), x_stride(), x_head_stride(), y_stride(),
                                    y_head_stride(), taken, in_dim, out_dim};
     std::fill(y.begin(), y.end(), kUnwritten);
     const int row_blocks = (taken + 16 * kRowBlocks - 1) / (16 * kRowBlocks), columns = out_dim / kHeadCols;
     for (int head = 0; head < heads; ++head) {
       for (int block = 0; block < row_blocks * columns; ++block) {
-        host_cta::run(32 * kHeadWarps, order, [&] { head_products_kernel<ptx::Bf16, kRowBlocks>(args); },
+        host_cta::run(32 * kHeadWarps, order, [&] { head_gemm_kernel<ptx::Bf16, kRowBlocks>(args); },
                       {.x = static_cast<unsigned>(block), .y = static_cast<unsigned>(head)});
       }
     }
@@ -58,14 +58,14 @@ struct Problem {
   }
 
   std::vector<uint16_t> run_wide(int taken, host_cta::Order order) {
-    const HeadProductsArgs args = {weight.data(), weight_head_stride(), x.data(), y.data(), x_stride(), x_head_stride(), y_stride(),
+    const HeadGemmArgs args = {weight.data(), weight_head_stride(), x.data(), y.data(), x_stride(), x_head_stride(), y_stride(),
                                    y_head_stride(), taken, in_dim, out_dim};
     std::fill(y.begin(), y.end(), kUnwritten);
     const int blocks = (taken + kWideRows - 1) / kWideRows * (out_dim / kWideCols);
     for (int head = 0; head < heads; ++head) {
       for (int block = 0; block < blocks; ++block) {
         ptx::set_shared_memory(head_smem, sizeof head_smem, 32 * kHeadWarps);
-        host_cta::run(32 * kHeadWarps, order, [&] { head_products_wide_kernel<ptx::Bf16>(args); },
+        host_cta::run(32 * kHeadWarps, order, [&] { head_gemm_wide_kernel<ptx::Bf16>(args); },
                       {.x = static_cast<unsigned>(block), .y = static_cast<unsigned>(head)});
       }
     }
@@ -95,7 +95,7 @@ struct Problem {
   }
 };
 
-TEST(HeadProducts, EveryRowOfEveryHead) {
+TEST(HeadGemm, EveryRowOfEveryHead) {
   for (const int rows : {1, 8, 17}) {
     Problem into(rows, 3, 128, 64), from(rows, 2, 512, 32);
     into.check(into.run<1>(rows, host_cta::Order::ascending), rows);
@@ -105,14 +105,14 @@ TEST(HeadProducts, EveryRowOfEveryHead) {
   many.check(many.run<4>(70, host_cta::Order::descending), 70);
 }
 
-TEST(HeadProducts, ARowsBitsDoNotDependOnTheOthers) {
+TEST(HeadGemm, ARowsBitsDoNotDependOnTheOthers) {
   Problem p(40, 2, 1024, 32);  // more steps than are asked for ahead
   const std::vector<uint16_t> few = p.run<1>(3, host_cta::Order::ascending);
   const std::vector<uint16_t> all = p.run<4>(40, host_cta::Order::ascending);
   EXPECT_EQ(std::memcmp(few.data(), all.data(), sizeof(uint16_t) * 3 * p.y_stride()), 0);
 }
 
-TEST(HeadProducts, ManyRowsHaveTheBitsOfFew) {
+TEST(HeadGemm, ManyRowsHaveTheBitsOfFew) {
   for (const auto& [in_dim, order] : {std::pair{128, host_cta::Order::descending}, {384, host_cta::Order::random}}) {
     Problem p(70, 1, in_dim, 64);
     const std::vector<uint16_t> wanted = p.run<4>(70, host_cta::Order::ascending);

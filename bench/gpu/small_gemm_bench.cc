@@ -1,9 +1,9 @@
-// Products of few rows on a GPU: cuBLASLt (its fastest algorithm) beside our kernel, in GB/s of weights.
+// GEMMs of few rows on a GPU: cuBLASLt (its fastest algorithm) beside our kernel, in GB/s of weights.
 //
-//   product_bench [ROWS ...]      default: 1 2 8 16 24 32 64 128
+//   small_gemm_bench [ROWS ...]      default: 1 2 8 16 24 32 64 128
 //
 // The shapes are Llama-3.1-8B's. Every figure is a graph of launches that begin under each other where they can,
-// over enough copies of the weights to miss the L2 cache; the median of nine. "layer" is the four products of
+// over enough copies of the weights to miss the L2 cache; the median of nine. "layer" is the four GEMMs of
 // a layer with the activation, each with the kernel that was fastest alone, and fused with the activation.
 #include <fmt/format.h>
 
@@ -52,7 +52,7 @@ DeviceBuffer random_matrix(size_t size_bytes, float scale) {
   return out;
 }
 
-struct Product {
+struct Gemm {
   const char* name;
   int64_t n, k;
   bool residual;       // adds to the f32 stream
@@ -85,15 +85,15 @@ class Bench {
     weight_ = random_matrix(4096 * 4, 1);
   }
 
-  GemmCall call(const Product& product, size_t copy, int64_t rows, bool fused) const {
+  GemmCall call(const Gemm& gemm, size_t copy, int64_t rows, bool fused) const {
     GemmCall out;
-    out.linear = &product.copies[copy % product.copies.size()];
+    out.linear = &gemm.copies[copy % gemm.copies.size()];
     out.x = x_.as<void>();
     out.rows = rows;
     out.y = fused ? act_.as<void>() : y_.as<void>();
-    out.y_dtype = product.residual || product.n > 100000 ? DType::f32 : DType::bf16;
-    out.y_stride = fused ? product.n / 2 : product.n;
-    out.accumulate = product.residual;
+    out.y_dtype = gemm.residual || gemm.n > 100000 ? DType::f32 : DType::bf16;
+    out.y_stride = fused ? gemm.n / 2 : gemm.n;
+    out.accumulate = gemm.residual;
     out.fused_glu = fused;
     return out;
   }
@@ -118,9 +118,9 @@ class Bench {
               .out = x_.as<void>(), .out_dtype = DType::bf16},
              stream_.get());
   }
-  void tune(const Product& product, int64_t rows) {
+  void tune(const Gemm& gemm, int64_t rows) {
     library_->start_tuning();
-    for (int i = 0; i < 48; ++i) run(0, call(product, i, rows, false));
+    for (int i = 0; i < 48; ++i) run(0, call(gemm, i, rows, false));
     library_->stop_tuning();
   }
   // Microseconds of one of `launches` that `enqueue` makes.
@@ -135,21 +135,21 @@ class Bench {
 };
 
 // The fastest kernel's place.
-int measure(Bench& bench, const Product& product, int64_t rows) {
-  bench.tune(product, rows);
-  std::string line = fmt::format("{:4} rows {:8}", rows, product.name);
+int measure(Bench& bench, const Gemm& gemm, int64_t rows) {
+  bench.tune(gemm, rows);
+  std::string line = fmt::format("{:4} rows {:8}", rows, gemm.name);
   int best = 0;
   double best_us = 1e30;
   for (int kernel = 0; kernel < kKernels; ++kernel) {
     for (bool fused : {false, true}) {
-      if (fused && product.glu == GluActivation::none) continue;
-      if (!Bench::takes(kernel, bench.call(product, 0, rows, fused))) continue;
-      const int launches = std::max<int>(kLeastLaunches, static_cast<int>(product.copies.size()));
+      if (fused && gemm.glu == GluActivation::none) continue;
+      if (!Bench::takes(kernel, bench.call(gemm, 0, rows, fused))) continue;
+      const int launches = std::max<int>(kLeastLaunches, static_cast<int>(gemm.copies.size()));
       const double us = bench.time_us(launches, [&] {
-        for (int i = 0; i < launches; ++i) bench.run(kernel, bench.call(product, i, rows, fused));
+        for (int i = 0; i < launches; ++i) bench.run(kernel, bench.call(gemm, i, rows, fused));
       });
       line += fmt::format(" | {}{} {:.1f} us {:.0f}", kKernelNames[kernel], fused ? "+glu" : "", us,
-                          static_cast<double>(product.n) * product.k * 2 / us / 1e3);
+                          static_cast<double>(gemm.n) * gemm.k * 2 / us / 1e3);
       if (!fused && us < best_us) {
         best_us = us;
         best = kernel;
@@ -161,13 +161,13 @@ int measure(Bench& bench, const Product& product, int64_t rows) {
   return best;
 }
 
-void measure_layer(Bench& bench, const std::vector<Product>& products, const std::vector<int>& best, int64_t rows) {
+void measure_layer(Bench& bench, const std::vector<Gemm>& gemms, const std::vector<int>& best, int64_t rows) {
   constexpr int kLayers = 3;
   const auto layers = [&](const std::vector<int>& kernels, bool fuse) {
     for (int layer = 0; layer < kLayers; ++layer) {
       for (int i = 0; i < 4; ++i) {
-        const bool glu = products[i].glu != GluActivation::none;
-        const GemmCall call = bench.call(products[i], layer, rows, glu && fuse);
+        const bool glu = gemms[i].glu != GluActivation::none;
+        const GemmCall call = bench.call(gemms[i], layer, rows, glu && fuse);
         bench.run(kernels[i], call);
         if (glu && !fuse) bench.activation(rows);
       }
@@ -177,28 +177,28 @@ void measure_layer(Bench& bench, const std::vector<Product>& products, const std
   std::string line = fmt::format("{:4} rows layer    | library {:.1f} us | fastest {:.1f} us", rows,
                                  bench.time_us(kLayers, [&] { layers(library, false); }),
                                  bench.time_us(kLayers, [&] { layers(best, false); }));
-  if (Bench::takes(best[2], bench.call(products[2], 0, rows, true))) {
+  if (Bench::takes(best[2], bench.call(gemms[2], 0, rows, true))) {
     line += fmt::format(" | fused {:.1f} us", bench.time_us(kLayers, [&] { layers(best, true); }));
   }
   fmt::print("{}\n", line);
 }
 
-// A norm and the product behind it, as two kernels and as one.
-void measure_norm(Bench& bench, const Product& product, int64_t rows) {
-  const bool fused = product.glu != GluActivation::none;
-  const GemmCall one = bench.normed(bench.call(product, 0, rows, fused));
+// A norm and the GEMM behind it, as two kernels and as one.
+void measure_norm(Bench& bench, const Gemm& gemm, int64_t rows) {
+  const bool fused = gemm.glu != GluActivation::none;
+  const GemmCall one = bench.normed(bench.call(gemm, 0, rows, fused));
   if (!small_gemm_takes(one)) return;
-  const int launches = std::max<int>(kLeastLaunches, static_cast<int>(product.copies.size()));
+  const int launches = std::max<int>(kLeastLaunches, static_cast<int>(gemm.copies.size()));
   const double two_us = bench.time_us(launches, [&] {
     for (int i = 0; i < launches; ++i) {
       bench.norm(rows);
-      bench.run(1, bench.call(product, i, rows, fused));
+      bench.run(1, bench.call(gemm, i, rows, fused));
     }
   });
   const double one_us = bench.time_us(launches, [&] {
-    for (int i = 0; i < launches; ++i) bench.run(1, bench.normed(bench.call(product, i, rows, fused)));
+    for (int i = 0; i < launches; ++i) bench.run(1, bench.normed(bench.call(gemm, i, rows, fused)));
   });
-  fmt::print("{:4} rows {:8} | norm, then small {:.1f} us | norm within {:.1f} us\n", rows, product.name, two_us, one_us);
+  fmt::print("{:4} rows {:8} | norm, then small {:.1f} us | norm within {:.1f} us\n", rows, gemm.name, two_us, one_us);
 }
 
 }  // namespace
@@ -208,19 +208,19 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) row_counts.push_back(std::clamp(std::atoi(argv[i]), 1, kMaxRows));
   if (row_counts.empty()) row_counts = {1, 2, 8, 16, 24, 32, 64, 128};
   Bench bench;
-  std::vector<Product> products(5);
-  products[0] = {"qkv", 6144, 4096, false, GluActivation::none, {}, {}};
-  products[1] = {"o", 4096, 4096, true, GluActivation::none, {}, {}};
-  products[2] = {"gate_up", 28672, 4096, false, GluActivation::silu, {}, {}};
-  products[3] = {"down", 4096, 14336, true, GluActivation::none, {}, {}};
-  products[4] = {"lm_head", 128256, 4096, false, GluActivation::none, {}, {}};
-  for (Product& product : products) product.fill();
+  std::vector<Gemm> gemms(5);
+  gemms[0] = {"qkv", 6144, 4096, false, GluActivation::none, {}, {}};
+  gemms[1] = {"o", 4096, 4096, true, GluActivation::none, {}, {}};
+  gemms[2] = {"gate_up", 28672, 4096, false, GluActivation::silu, {}, {}};
+  gemms[3] = {"down", 4096, 14336, true, GluActivation::none, {}, {}};
+  gemms[4] = {"lm_head", 128256, 4096, false, GluActivation::none, {}, {}};
+  for (Gemm& gemm : gemms) gemm.fill();
   for (int64_t rows : row_counts) {
     std::vector<int> best;
-    for (const Product& product : products) best.push_back(measure(bench, product, rows));
-    measure_layer(bench, products, best, rows);
-    for (const Product& product : products) {
-      if (product.k == 4096 && !product.residual) measure_norm(bench, product, rows);
+    for (const Gemm& gemm : gemms) best.push_back(measure(bench, gemm, rows));
+    measure_layer(bench, gemms, best, rows);
+    for (const Gemm& gemm : gemms) {
+      if (gemm.k == 4096 && !gemm.residual) measure_norm(bench, gemm, rows);
     }
   }
   return 0;

@@ -1,9 +1,9 @@
-#include "ops/cuda/head_products_call.h"
+#include "ops/cuda/head_gemm_call.h"
 
 #include <cuda_runtime.h>
 
 #include "device/cuda/shared_memory_limit.h"
-#include "ops/cuda/head_products_wide.cuh"
+#include "ops/cuda/head_gemm_wide.cuh"
 
 #include "ops/cuda/latent.h"
 #include "ops/cuda/launch.cuh"
@@ -16,7 +16,7 @@ constexpr int kPlainThreads = 128;
 
 // Any type and size: a thread a number.
 template <typename T>
-__global__ void __launch_bounds__(kPlainThreads) plain_head_products(HeadProductsCall call) {
+__global__ void __launch_bounds__(kPlainThreads) plain_head_gemm(HeadGemmCall call) {
   start_successor();
   wait_for_predecessor();
   const int64_t row = blockIdx.x;
@@ -31,44 +31,44 @@ __global__ void __launch_bounds__(kPlainThreads) plain_head_products(HeadProduct
 }
 
 template <class E, int kRowBlocks>
-void launch_mma(const HeadProductsCall& call, cudaStream_t stream) {
-  const HeadProductsArgs args = head_products_args(call);
-  const dim3 grid(static_cast<unsigned>(head_products_blocks(args, kRowBlocks)), static_cast<unsigned>(call.num_heads));
-  launch_dependent({grid, 32 * kHeadWarps, 0, stream}, head_products_kernel<E, kRowBlocks>, args);
+void launch_mma(const HeadGemmCall& call, cudaStream_t stream) {
+  const HeadGemmArgs args = head_gemm_args(call);
+  const dim3 grid(static_cast<unsigned>(head_gemm_blocks(args, kRowBlocks)), static_cast<unsigned>(call.num_heads));
+  launch_dependent({grid, 32 * kHeadWarps, 0, stream}, head_gemm_kernel<E, kRowBlocks>, args);
 }
 
 // From so many rows on: with fewer there are few CTAs, or their rows do not fill one.
 constexpr int64_t kLeastWideRows = 65;
 
 template <class E>
-bool launch_wide(const HeadProductsCall& call, cudaStream_t stream) {
+bool launch_wide(const HeadGemmCall& call, cudaStream_t stream) {
   static SharedMemoryLimit limit;
   if (call.rows < kLeastWideRows || call.out_dim % kWideCols != 0) return false;
-  if (limit.raise(head_products_wide_kernel<E>, kWideSmemBytes) != cudaSuccess) return false;
-  const HeadProductsArgs args = head_products_args(call);
+  if (limit.raise(head_gemm_wide_kernel<E>, kWideSmemBytes) != cudaSuccess) return false;
+  const HeadGemmArgs args = head_gemm_args(call);
   const int blocks = (args.rows + kWideRows - 1) / kWideRows * (args.out_dim / kWideCols);
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(call.num_heads));
-  launch_dependent({grid, 32 * kHeadWarps, kWideSmemBytes, stream}, head_products_wide_kernel<E>, args);
+  launch_dependent({grid, 32 * kHeadWarps, kWideSmemBytes, stream}, head_gemm_wide_kernel<E>, args);
   return true;
 }
 
 template <class E>
-void launch(const HeadProductsCall& call, cudaStream_t stream) {
+void launch(const HeadGemmCall& call, cudaStream_t stream) {
   if (launch_wide<E>(call, stream)) return;
   with_head_row_blocks(call, [&](auto row_blocks) { launch_mma<E, row_blocks>(call, stream); });
 }
 
 }  // namespace
 
-bool head_products_by_mma(const HeadProductsCall& call) {
+bool head_gemm_by_mma(const HeadGemmCall& call) {
   const int64_t strides = call.weight_head_stride | call.x_stride | call.x_head_stride | call.y_stride | call.y_head_stride;
   return call.dtype != DType::f32 && call.in_dim % kHeadDepthMultiple == 0 && call.out_dim % kHeadCols == 0 &&
          strides % 8 == 0 && reinterpret_cast<uintptr_t>(call.x) % 16 == 0 && reinterpret_cast<uintptr_t>(call.y) % 16 == 0 &&
          reinterpret_cast<uintptr_t>(call.weight) % 16 == 0;
 }
 
-HeadProductsArgs head_products_args(const HeadProductsCall& call) {
-  HeadProductsArgs args;
+HeadGemmArgs head_gemm_args(const HeadGemmCall& call) {
+  HeadGemmArgs args;
   args.weight = call.weight;
   args.weight_head_stride = call.weight_head_stride;
   args.x = call.x;
@@ -83,12 +83,12 @@ HeadProductsArgs head_products_args(const HeadProductsCall& call) {
   return args;
 }
 
-void head_products(const HeadProductsCall& call, Stream stream) {
+void head_gemm(const HeadGemmCall& call, Stream stream) {
   if (call.rows == 0) return;
   const auto on = static_cast<cudaStream_t>(stream);
-  if (head_products_by_mma(call)) return call.dtype == DType::bf16 ? launch<ptx::Bf16>(call, on) : launch<ptx::F16>(call, on);
+  if (head_gemm_by_mma(call)) return call.dtype == DType::bf16 ? launch<ptx::Bf16>(call, on) : launch<ptx::F16>(call, on);
   with_type(call.dtype, [&]<typename T>(T*) {
-    launch_dependent({dim3(static_cast<unsigned>(call.rows)), kPlainThreads, 0, on}, plain_head_products<T>, call);
+    launch_dependent({dim3(static_cast<unsigned>(call.rows)), kPlainThreads, 0, on}, plain_head_gemm<T>, call);
   });
 }
 

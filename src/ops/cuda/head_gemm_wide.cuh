@@ -1,12 +1,12 @@
-// The mma.sync kernel of head_products (latent.h) for many rows, with the sums, and the bits, of the one for few
-// (head_products.cuh): for its launch, and for its test, which runs it on the host.
+// The mma.sync kernel of head_gemm (latent.h) for many rows, with the sums, and the bits, of the one for few
+// (head_gemm.cuh): for its launch, and for its test, which runs it on the host.
 //
 // A CTA has 64 columns of a head's result for 64 rows; chunks of the depth stand in shared memory, so that rows and weights
 // are read once for 64 of the other. What the other kernel's four warps sum each stays apart in four sums, added in their order.
 // Weights are asked for ahead of the predecessor's end.
 #pragma once
 
-#include "ops/cuda/head_products.cuh"
+#include "ops/cuda/head_gemm.cuh"
 
 namespace warpweave::gpu {
 
@@ -18,9 +18,9 @@ constexpr int kWideSmemBytes = kWideStages * 2 * kWideTileBytes;
 static_assert(kWideRows == kWideCols);
 
 template <class E>
-class HeadProductsWide {
+class HeadGemmWide {
  public:
-  WW_DEVICE HeadProductsWide(const HeadProductsArgs& args, int block, int head, ptx::u32 smem)
+  WW_DEVICE HeadGemmWide(const HeadGemmArgs& args, int block, int head, ptx::u32 smem)
       : args_(args), head_(head), warp_(static_cast<int>(threadIdx.x) / 32), lane_(static_cast<int>(threadIdx.x) % 32), smem_(smem) {
     const int column_blocks = args.out_dim / kWideCols;
     column_ = block % column_blocks * kWideCols;
@@ -132,7 +132,7 @@ class HeadProductsWide {
     }
   }
 
-  const HeadProductsArgs& args_;
+  const HeadGemmArgs& args_;
   const int head_, warp_, lane_;
   const ptx::u32 smem_;
   int column_, first_row_;
@@ -141,10 +141,10 @@ class HeadProductsWide {
 
 // Grid: (row blocks x column blocks, the latter fastest; heads).
 template <class E>
-__global__ void __launch_bounds__(32 * kHeadWarps) head_products_wide_kernel(const __grid_constant__ HeadProductsArgs args) {
+__global__ void __launch_bounds__(32 * kHeadWarps) head_gemm_wide_kernel(const __grid_constant__ HeadGemmArgs args) {
   extern __shared__ __align__(128) char head_smem[];
   ptx::launch_dependents();
-  HeadProductsWide<E>(args, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), ptx::smem_address(head_smem)).run();
+  HeadGemmWide<E>(args, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), ptx::smem_address(head_smem)).run();
 }
 
 }  // namespace warpweave::gpu

@@ -1,4 +1,4 @@
-// The mma.sync kernel of head_products (latent.h): for head_products.cu, and for its test, which runs it on the host.
+// The mma.sync kernel of head_gemm (latent.h): for head_gemm.cu, and for its test, which runs it on the host.
 //
 // A CTA has 16 columns of a head's result for up to 64 rows; its four warps share the depth, so that few rows do not wait
 // for memory once a step, and add up in their order. Weights and rows come straight from memory, 16 bytes a lane: a lane's
@@ -12,7 +12,7 @@
 
 namespace warpweave::gpu {
 
-struct HeadProductsArgs {
+struct HeadGemmArgs {
   const void* weight;            // [heads, out_dim, in_dim], a head's dense
   int64_t weight_head_stride;
   const void* x;
@@ -28,13 +28,13 @@ constexpr int kHeadCols = 16;
 constexpr int kHeadStepsAhead = 4;      // of a warp's own
 
 template <class E, int kRowBlocks>
-class HeadProducts {
+class HeadGemm {
  public:
   // [warp][row block][8 columns][number][lane], as the instruction leaves them.
   using Sums = float[kHeadWarps][kRowBlocks][2][4][32];
 
   // `block`: of the head's (row blocks x column blocks, the latter fastest).
-  WW_DEVICE HeadProducts(const HeadProductsArgs& args, int block, int head)
+  WW_DEVICE HeadGemm(const HeadGemmArgs& args, int block, int head)
       : args_(args),
         head_(head),
         warp_(static_cast<int>(threadIdx.x) / 32),
@@ -131,7 +131,7 @@ class HeadProducts {
     }
   }
 
-  const HeadProductsArgs& args_;
+  const HeadGemmArgs& args_;
   const int head_, warp_, lane_;
   int column_, first_row_;
   const uint16_t* weight_;
@@ -142,10 +142,10 @@ class HeadProducts {
 
 // Grid: (blocks of a head; heads).
 template <class E, int kRowBlocks>
-__global__ void __launch_bounds__(32 * kHeadWarps) head_products_kernel(const __grid_constant__ HeadProductsArgs args) {
-  __shared__ typename HeadProducts<E, kRowBlocks>::Sums sums;
+__global__ void __launch_bounds__(32 * kHeadWarps) head_gemm_kernel(const __grid_constant__ HeadGemmArgs args) {
+  __shared__ typename HeadGemm<E, kRowBlocks>::Sums sums;
   ptx::launch_dependents();
-  HeadProducts<E, kRowBlocks>(args, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y)).run(sums);
+  HeadGemm<E, kRowBlocks>(args, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y)).run(sums);
 }
 
 }  // namespace warpweave::gpu
