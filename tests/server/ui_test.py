@@ -307,7 +307,7 @@ def test_live_view_names_each_phase_and_why(page):
 
 
 def test_the_kv_bar_and_the_plots_can_be_seen(page):
-    page.wait("document.querySelector('.plot polyline').getAttribute('points').split(' ').length > 2")
+    page.wait("document.querySelector('.plot-line').getAttribute('d').split('L').length > 2")
     widths = page.js("""['kv', 'kv-bar-used', 'kv-bar-cached'].map(id => {
         const box = document.getElementById(id).getBoundingClientRect(); return [box.width, box.height]; })""")
     (all_width, height), (used, _), (cached, _) = widths
@@ -319,6 +319,36 @@ def test_the_kv_bar_and_the_plots_can_be_seen(page):
     names = page.js("[...document.querySelectorAll('.plot-name span')].map(e => e.textContent)")
     assert names == ["Output", "Running requests", "KV pool filled"]
     assert page.text("#kv-filled") == "38 %"
+
+
+def test_figures_of_an_earlier_answer_are_not_shown_with_the_next(page, api):
+    ask_and_wait(page, "one")
+    assert page.text("#completion-tokens") == "4 tokens"
+    api.deltas, api.delay_s = ["word "] * 50, 5
+    ask(page, "two")
+    page.wait("document.getElementById('send').textContent === 'Stop' && document.querySelectorAll('.message').length === 4")
+    assert page.text("#speed") == "\u2013"
+    page.press("Escape", 27)
+    page.wait(IDLE)
+    page.js("document.getElementById('new-chat').click()")
+    assert [page.text(f"#{name}") for name in ("speed", "first-token", "completion-tokens")] == ["\u2013"] * 3
+
+
+def test_a_server_that_is_gone_has_no_figures(page, api):
+    page.wait("document.querySelector('.plot-line').getAttribute('d').split('L').length > 2")
+    page.size(390, 844)
+    api.key = "secret"  # from now on every look is refused, as a proxy before a dead server may do it
+    page.wait("document.getElementById('state').className === 'down'")
+    assert page.text("#model") == "needs an API key"
+    assert page.js("(() => { const model = document.getElementById('model'); return model.scrollWidth <= model.clientWidth; })()")
+    figures = "['throughput', 'running', 'kv-filled', 'kv-used', 'queued'].map(id => document.getElementById(id).textContent)"
+    assert page.js(figures) == ["\u2013"] * 5
+    assert page.js("document.getElementById('kv-bar-used').style.width") == "0px"
+    before = page.js("document.querySelector('.plot-line').getAttribute('d').match(/M/g).length")
+    api.key = ""
+    page.wait("document.getElementById('state').className === 'up'")
+    assert page.text("#model") == "test-model"
+    page.wait(f"document.querySelector('.plot-line').getAttribute('d').match(/M/g).length === {before + 1}")
 
 
 def test_reasoning_and_tool_calls_are_shown(page, api):
@@ -554,7 +584,8 @@ def test_the_real_server_killed_in_mid_stream(shared_browser):
         assert "before" in page.text("#notice")
         assert "broken off" in page.text(".facts") and len(page.text(".message.assistant .body")) > 20
         page.wait("document.getElementById('state').className === 'down'")
-        assert "does not answer" in page.text("#model")
+        assert page.text("#model") == "does not answer"
+        assert page.js("document.getElementById('running').textContent") == "\u2013"
         before = page.text(".message.assistant .body")
         ask(page, "Are you there?")
         page.wait("document.getElementById('prompt').value === 'Are you there?'")

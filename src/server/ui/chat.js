@@ -35,6 +35,7 @@ export class Chat {
     this.setRunning(null);
     this.chat = chat;
     this.notice("");
+    this.clearFigures();
     this.render();
   }
 
@@ -150,6 +151,7 @@ export class Chat {
     const controller = new AbortController();
     this.notice("");
     this.setRunning(controller);
+    this.clearFigures();
     this.render();
     const view = this.views.at(-1);
     view.update(true);
@@ -224,6 +226,10 @@ export class Chat {
     show("prompt-tokens", `${count(figures.usage.prompt_tokens)} tokens`);
     show("completion-tokens", `${count(figures.usage.completion_tokens)} tokens`);
     show("cached-tokens", `${count(figures.usage.prompt_tokens_details?.cached_tokens ?? 0)} tokens`);
+  }
+
+  clearFigures() {
+    for (const id of ["speed", "first-token", "prompt-tokens", "cached-tokens", "completion-tokens"]) show(id, "\u2013");
   }
 
   setRunning(controller) {

@@ -16,11 +16,28 @@ export const served = {model: "", modelPath: "", contextTokens: 0, changed: () =
 let plots = null;
 let before = null;  // {at, tokens} of the last answer, for the rate
 
-function setState(up, label) {
+// `brief` stands in the place of the model's name, which is narrow on phones.
+function setState(up, label, brief) {
   byId("state").className = up ? "up" : "down";
   byId("state").setAttribute("aria-label", label);
   byId("state").title = label;
-  if (!up) show("model", label);
+  show("model", brief);
+  byId("model").title = up ? brief : label;
+}
+
+// What was last heard is no longer what the server does.
+function forgetInfo() {
+  before = null;
+  for (const plot of Object.values(plots)) plot.add(null);
+  for (const id of ["kv-used", "kv-cached", "hit-rate", "queued"]) show(id, "\u2013");
+  for (const id of ["kv-bar-used", "kv-bar-cached"]) byId(id).style.width = "0";
+  byId("kv").setAttribute("aria-valuetext", "not known");
+}
+
+function briefly(error) {
+  if (!(error instanceof ApiError)) return "not understood";
+  if (error.status === 0) return "does not answer";
+  return error.status === 401 || error.status === 403 ? "needs an API key" : `error ${error.status}`;
 }
 
 function showKeyState(error, needed) {
@@ -108,17 +125,15 @@ export async function refresh() {
       learn({model: card.id, contextTokens: card.max_model_len ?? 0});
     }
     const info = await getJson("get_server_info");
-    show("model", served.model);
-    byId("model").title = served.model;
     learn({contextTokens: info.context_length, modelPath: info.model_path ?? ""});
     showInfo(info);
     showKeyState(null, info.api_key === true);
-    setState(true, "Connected");
+    setState(true, "Connected", served.model);
   } catch (error) {
-    before = null;
+    forgetInfo();
     served.model = "";  // another one may be served when it is back
     showKeyState(error, true);
-    setState(false, error instanceof ApiError ? error.message : "The server's answer was not understood.");
+    setState(false, error instanceof ApiError ? error.message : "The server's answer was not understood.", briefly(error));
   }
 }
 
