@@ -58,7 +58,7 @@ Status EngineCore::check_position_ids(const GenerateRequest& request) const {
   if (!info.takes_position_ids) {
     return Status::unsupported(
         "position_ids: rows of this server stand where they are counted; a model whose config.json has "
-        "mrope_section takes them without speculation",
+        "mrope_section takes them without speculation, and on CPUs with that of NGRAM",
         "position_ids");
   }
   if (request.input_embeds == nullptr) return refused("go with input_embeds; leave them out");

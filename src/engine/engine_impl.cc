@@ -54,6 +54,11 @@ std::string model_name_of(const std::string& path) {
   return name.empty() ? path : name.string();
 }
 
+// Whether guesses are checked at position_ids: draft models, and steps of GPUs that check, count places themselves.
+bool speculation_knows_places(const ServerArgs& args, bool on_gpu) {
+  return args.speculative_algorithm.empty() || (args.speculative_algorithm == "NGRAM" && !on_gpu);
+}
+
 EngineInfo describe(const EngineOptions& options, const ModelBundle& bundle, const Resolved& attention,
                     DType dtype) {
   EngineInfo info;
@@ -74,7 +79,6 @@ EngineInfo describe(const EngineOptions& options, const ModelBundle& bundle, con
   info.vocab_size = bundle.config.vocab_size;
   info.hidden_size = bundle.config.hidden_size;
   info.generates = bundle.config.head == ModelHead::vocabulary;
-  info.takes_position_ids = bundle.config.takes_rope_positions() && options.args.speculative_algorithm.empty();
   info.reads_pairs = bundle.config.encoder.has_value();
   info.labels = bundle.config.labels;
   info.page_size = attention.page_size;
@@ -348,6 +352,7 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   core.step_cost_rows = step_cost_rows(gpu.has_value());
   core.scheduler = plan.scheduler;
   core.info = describe(options, bundle, plan.attention, plan.dtype);
+  core.info.takes_position_ids = bundle.config.takes_rope_positions() && speculation_knows_places(args, gpu.has_value());
   ServedModel served;
   AdapterMemory adapters;
   if (gpu) {

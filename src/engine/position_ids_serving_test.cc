@@ -1,5 +1,5 @@
 // Prompts whose rows stand at three positions (M-RoPE): equal ones change nothing, others are the request's own, in
-// chunks, in graphs and in the prefix cache.
+// chunks, in graphs, in the prefix cache and with guesses that are checked.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +7,7 @@
 #include <fstream>
 #include <random>
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "engine/testing/asking.h"
@@ -18,26 +19,45 @@ namespace {
 constexpr int kHidden = 32;
 using Rows = std::vector<float>;
 
-// The model of the family tests, with sections in its rotation.
-class PositionIdsServing : public testing::TestWithParam<bool> {
+struct Family {
+  const char* name;
+  bool interleaved;             // Qwen3-VL and later; Qwen2-VL: not
+  bool recurrent = false;       // chunks round otherwise, and cached prefixes end where a state was kept
+  bool windows = false;         // of 8 tokens
+};
+void PrintTo(const Family& family, std::ostream* out) {
+  *out << family.name << (family.interleaved ? ", interleaved" : "");
+}
+
+// The models of the family tests, with sections in their rotation.
+class PositionIdsServing : public testing::TestWithParam<Family> {
  protected:
   void SetUp() override {
     if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
     namespace fs = std::filesystem;
-    folder_ = fs::path(testing::TempDir()) / ("mrope_llama_" + std::to_string(GetParam()));
+    const fs::path of_family = family_folder();
+    folder_ = fs::path(testing::TempDir()) / fmt::format("mrope_{}_{}", GetParam().name, GetParam().interleaved);
     fs::create_directories(folder_);
     const auto options = fs::copy_options::overwrite_existing;
     for (const char* file : {"generation_config.json", "model.safetensors"}) {
-      fs::copy_file(fs::path("tests/golden/families/llama") / file, folder_ / file, options);
+      fs::copy_file(of_family / file, folder_ / file, options);
     }
-    nlohmann::json config = nlohmann::json::parse(std::ifstream("tests/golden/families/llama/config.json"));
-    config["rope_parameters"]["mrope_section"] = {2, 3, 3};
-    config["rope_parameters"]["mrope_interleaved"] = GetParam();
+    nlohmann::json config = nlohmann::json::parse(std::ifstream(of_family / "config.json"));
+    nlohmann::json& rope = config["rope_parameters"];
+    // A head of 16 dimensions has 8 frequencies, or a part of them.
+    if (rope.value("partial_rotary_factor", 1.0) < 1) {
+      rope["mrope_section"] = {1, 1, 0};
+    } else {
+      rope["mrope_section"] = {2, 3, 3};
+    }
+    rope["mrope_interleaved"] = GetParam().interleaved;
     std::ofstream(folder_ / "config.json") << config;
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  ServedModel serve(int chunk, const std::string& path) const {
+  static std::string family_folder() { return std::string("tests/golden/families/") + GetParam().name; }
+
+  ServedModel serve(int chunk, const std::string& path, const std::string& algorithm = "", int branches = 1) const {
     ServerArgs args;
     serve_on_test_device(args);
     args.model_path = path;
@@ -47,6 +67,8 @@ class PositionIdsServing : public testing::TestWithParam<bool> {
     args.page_size = 4;
     args.enable_deterministic_inference = true;
     args.cuda_graph_bs = "1,4";
+    args.speculative_algorithm = algorithm;
+    if (!algorithm.empty()) args.speculative_eagle_topk = branches;
     auto served = create_engine({.args = args, .model_path = path, .on_weights_progress = {}});
     EXPECT_TRUE(served.ok()) << served.status().message();
     return std::move(served).value();
@@ -87,6 +109,16 @@ class PositionIdsServing : public testing::TestWithParam<bool> {
     return out;
   }
 
+  // The same text, with the same bits where no layer is recurrent.
+  static void expect_same(const Answer& got, const Answer& expected, double tolerance) {
+    EXPECT_EQ(got.ids, expected.ids);
+    ASSERT_EQ(got.logprobs.size(), expected.logprobs.size());
+    for (size_t i = 0; i < got.logprobs.size(); ++i) EXPECT_NEAR(got.logprobs[i], expected.logprobs[i], tolerance) << i;
+  }
+  static void expect_same(const Answer& got, const Answer& expected) {
+    expect_same(got, expected, GetParam().recurrent ? 1e-4 : 0);
+  }
+
   std::filesystem::path folder_;
 };
 
@@ -103,9 +135,7 @@ TEST_P(PositionIdsServing, WhatFollowsThePromptGoesOnBehindIt) {
   auto served = serve();
   const Answer expected = ask(served, {of_rows(40)}).front(),
                moved = ask(served, {of_rows(40, counted(40, 30))}).front();
-  EXPECT_EQ(moved, expected);
-  ASSERT_EQ(moved.logprobs.size(), expected.logprobs.size());
-  for (size_t i = 0; i < moved.logprobs.size(); ++i) EXPECT_NEAR(moved.logprobs[i], expected.logprobs[i], 1e-4) << i;
+  expect_same(moved, expected, 1e-4);
 }
 
 TEST_P(PositionIdsServing, OthersAreThoseOfTheRequest) {
@@ -115,16 +145,65 @@ TEST_P(PositionIdsServing, OthersAreThoseOfTheRequest) {
   EXPECT_NE(picture.logprobs, plain.logprobs);
   // In chunks, beside rows that stand where they are counted, and from the cache.
   const auto together = ask(chunked, std::vector{of_rows(40), of_rows(40, with_picture(40)), of_rows(33)});
-  EXPECT_EQ(together[0].logprobs, plain.logprobs);
-  EXPECT_EQ(together[1].logprobs, picture.logprobs);
+  expect_same(together[0], plain);
+  expect_same(together[1], picture);
   const Answer again = ask(served, {of_rows(40, with_picture(40))}).front();
-  EXPECT_EQ(again.logprobs, picture.logprobs);
+  expect_same(again, picture);
+  if (GetParam().recurrent) return;
   EXPECT_EQ(again.cached_tokens, 39);
   // Equal rows that stand elsewhere from the 13th on share what is before.
   std::vector<int32_t> other = with_picture(40);
   other[12] += 1;
   EXPECT_EQ(ask(served, {of_rows(40, other)}).front().cached_tokens, 12);
   EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
+}
+
+// Guesses, chains and trees, stand where the tokens would that they guess.
+TEST_P(PositionIdsServing, CheckedGuessesChangeNoText) {
+  auto plain = serve();
+#ifdef WW_TEST_ON_GPU
+  auto refusing = serve(7, folder_.string(), "NGRAM");
+  EXPECT_FALSE(refusing.engine->info().takes_position_ids);
+  GTEST_SKIP() << "not with speculation on GPUs";
+#endif
+  const auto asked = [] {
+    std::vector<GenerateRequest> out{of_rows(40, with_picture(40)), of_rows(33), of_rows(29, with_picture(29))};
+    for (GenerateRequest& request : out) request.sampling.max_new_tokens = 48;
+    return out;
+  };
+  const auto expected = ask(plain, asked());
+  for (const int branches : {1, 3}) {
+    if (GetParam().windows && branches > 1) continue;  // refused below
+    auto guessing = serve(7, folder_.string(), "NGRAM", branches);
+    for (int round = 0; round < 2; ++round) {  // what was answered in the first is guessed in the second
+      const auto got = ask(guessing, asked());
+      for (size_t i = 0; i < expected.size(); ++i) {
+        SCOPED_TRACE(fmt::format("request {}, round {}, {} branches", i, round, branches));
+        expect_same(got[i], expected[i], 1e-4);
+      }
+    }
+    EXPECT_GT(guessing.engine->stats().speculation->accepted_tokens, 30u);
+    EXPECT_TRUE(guessing.engine->audit().ok()) << guessing.engine->audit().message();
+  }
+}
+
+// A node sees all of its ancestors, whatever a layer's window.
+TEST_P(PositionIdsServing, TreesDeeperThanAWindowAreRefused) {
+  if (!GetParam().windows) GTEST_SKIP() << "no windows";
+  ServerArgs args;
+  serve_on_test_device(args);
+  args.model_path = folder_.string();
+  args.skip_tokenizer_init = true;
+  args.speculative_algorithm = "NGRAM";
+  args.speculative_eagle_topk = 2;
+  const auto start = [&](int draft_tokens) {
+    args.speculative_num_draft_tokens = draft_tokens;
+    return create_engine({.args = args, .model_path = args.model_path, .on_weights_progress = {}}).status();
+  };
+  EXPECT_EQ(start(9).field(), "--speculative-eagle-topk");
+  EXPECT_TRUE(start(8).ok()) << start(8).message();
+  args.speculative_eagle_topk = 1;
+  EXPECT_TRUE(start(9).ok()) << start(9).message();
 }
 
 TEST_P(PositionIdsServing, WhatDoesNotFitEndsThere) {
@@ -143,13 +222,16 @@ TEST_P(PositionIdsServing, RefusesWhatCannotBe) {
   GenerateRequest of_ids = of_rows(4, counted(4));
   of_ids.input_embeds = nullptr;
   EXPECT_NE(refusal(served, of_ids).message().find("go with input_embeds"), std::string::npos);
-  auto without = serve(2048, "tests/golden/families/llama");
+  auto without = serve(2048, family_folder());
   const Status status = refusal(without, of_rows(4, counted(4)));
   EXPECT_EQ(status.code(), StatusCode::unsupported);
   EXPECT_EQ(status.field(), "position_ids");
 }
 
-INSTANTIATE_TEST_SUITE_P(Interleaved, PositionIdsServing, testing::Values(false, true));
+INSTANTIATE_TEST_SUITE_P(Families, PositionIdsServing,
+                         testing::Values(Family{"llama", false}, Family{"llama", true}, Family{"qwen2", false, false, true},
+                                         Family{"qwen3", true}, Family{"qwen3-moe", true},
+                                         Family{"qwen3_5", true, true}));
 
 }  // namespace
 }  // namespace warpweave
