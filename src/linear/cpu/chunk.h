@@ -19,7 +19,7 @@ WW_INLINE int min_of(int a, int b) { return a < b ? a : b; }
 
 // c[row .. row + kRows, col .. col + 16 kVecs]
 template <int kRows, int kVecs>
-WW_INLINE void product_tile(const LinearProduct& p, int row, int col) {
+WW_INLINE void gemm_tile(const LinearGemm& p, int row, int col) {
   Vec sums[kRows][kVecs];
   float* c = p.c + row * p.c_row + col;
   for (int r = 0; r < kRows; ++r) {
@@ -45,26 +45,26 @@ WW_INLINE void product_tile(const LinearProduct& p, int row, int col) {
 }
 
 template <int kVecs>
-WW_INLINE void product_columns(const LinearProduct& p, int col) {
+WW_INLINE void gemm_columns(const LinearGemm& p, int col) {
   // The first row that reaches this column, when only the lower triangle is wanted.
   int row = p.lower_c ? col : 0;
   while (row < p.rows) {
     // Rows are a multiple of 4: sixes until the rest is 0, 4 or 8.
     const int left = p.rows - row;
     if (left % kWideRows == 0 || left > 2 * kTileRows) {
-      product_tile<kWideRows, kVecs>(p, row, col);
+      gemm_tile<kWideRows, kVecs>(p, row, col);
       row += kWideRows;
     } else {
-      product_tile<kTileRows, kVecs>(p, row, col);
+      gemm_tile<kTileRows, kVecs>(p, row, col);
       row += kTileRows;
     }
   }
 }
 
-void product(const LinearProduct& p) {
+void gemm(const LinearGemm& p) {
   for (int col = 0; col < p.cols;) {
     const bool wide = col + kTileVecs * kLanes <= p.cols;
-    wide ? product_columns<kTileVecs>(p, col) : product_columns<1>(p, col);
+    wide ? gemm_columns<kTileVecs>(p, col) : gemm_columns<1>(p, col);
     col += wide ? kTileVecs * kLanes : kLanes;
   }
 }

@@ -201,40 +201,40 @@ void LinearHeadTask::chunk(const Tokens& tokens) {
   load_qk(tokens);
   if (!is_kda()) {
     kernels_.transpose(s_.k, s_.k_stride, pairs, shape_.k_dim, s_.keys_t, pair);
-    LinearProduct product{.a = s_.k, .a_row = s_.k_stride, .a_depth = 1, .b = s_.keys_t, .b_row = pair, .c = s_.kk,
-                          .c_row = pair, .rows = rows, .cols = pairs, .depth = shape_.k_dim, .keep_c = false,
-                          .scale_c = nullptr, .lower_a = false, .lower_c = true};
-    kernels_.product(product);
-    product.a = s_.q;
-    product.c = s_.qk;
-    kernels_.product(product);
+    LinearGemm scores{.a = s_.k, .a_row = s_.k_stride, .a_depth = 1, .b = s_.keys_t, .b_row = pair, .c = s_.kk,
+                      .c_row = pair, .rows = rows, .cols = pairs, .depth = shape_.k_dim, .keep_c = false,
+                      .scale_c = nullptr, .lower_a = false, .lower_c = true};
+    kernels_.gemm(scores);
+    scores.a = s_.q;
+    scores.c = s_.qk;
+    kernels_.gemm(scores);
   }
   for (int i = 0; i < shape_.heads_per_k(); ++i) {
     load_v(tokens, i);
     load_gates(tokens, i);
     is_kda() ? channel_terms(tokens) : scalar_terms(tokens);
     float* state = s_.state_t + int64_t{i} * shape_.k_dim * s_.v_stride;
-    LinearProduct with_state{.a = is_kda() ? s_.decayed_k : s_.k, .a_row = s_.k_stride, .a_depth = 1, .b = state,
-                             .b_row = s_.v_stride, .c = s_.u, .c_row = s_.v_stride, .rows = rows, .cols = shape_.v_dim,
-                             .depth = shape_.k_dim, .keep_c = false, .scale_c = nullptr, .lower_a = false, .lower_c = false};
-    kernels_.product(with_state);
+    LinearGemm with_state{.a = is_kda() ? s_.decayed_k : s_.k, .a_row = s_.k_stride, .a_depth = 1, .b = state,
+                          .b_row = s_.v_stride, .c = s_.u, .c_row = s_.v_stride, .rows = rows, .cols = shape_.v_dim,
+                          .depth = shape_.k_dim, .keep_c = false, .scale_c = nullptr, .lower_a = false, .lower_c = false};
+    kernels_.gemm(with_state);
     with_state.a = is_kda() ? s_.decayed_q : s_.q;
     with_state.c = s_.o;
-    kernels_.product(with_state);
+    kernels_.gemm(with_state);
     // KDA's keys and queries have their decay already.
     const float* since_start = is_kda() ? nullptr : s_.since_start;
     kernels_.remainder(s_.v, s_.beta, since_start, rows, shape_.v_dim, s_.u, s_.v_stride);
     kernels_.solve(s_.minus_a, pair, rows, shape_.v_dim, s_.u, s_.v_stride);
-    kernels_.product({.a = s_.p, .a_row = pair, .a_depth = 1, .b = s_.u, .b_row = s_.v_stride, .c = s_.o,
-                      .c_row = s_.v_stride, .rows = rows, .cols = shape_.v_dim, .depth = rows, .keep_c = true,
-                      .scale_c = since_start, .lower_a = true, .lower_c = false});
+    kernels_.gemm({.a = s_.p, .a_row = pair, .a_depth = 1, .b = s_.u, .b_row = s_.v_stride, .c = s_.o,
+                   .c_row = s_.v_stride, .rows = rows, .cols = shape_.v_dim, .depth = rows, .keep_c = true,
+                   .scale_c = since_start, .lower_a = true, .lower_c = false});
     if (tokens.carries) {
       for (int t = 0; !is_kda() && t < tokens.count; ++t) {
         kernels_.scale(s_.u + t * s_.v_stride, s_.weights[(tokens.count - 1) * pair + t], shape_.v_dim, s_.u + t * s_.v_stride);
       }
-      kernels_.product({.a = s_.keys_t, .a_row = pair, .a_depth = 1, .b = s_.u, .b_row = s_.v_stride, .c = state,
-                        .c_row = s_.v_stride, .rows = shape_.k_dim, .cols = shape_.v_dim, .depth = tokens.count,
-                        .keep_c = true, .scale_c = s_.end_decay, .lower_a = false, .lower_c = false});
+      kernels_.gemm({.a = s_.keys_t, .a_row = pair, .a_depth = 1, .b = s_.u, .b_row = s_.v_stride, .c = state,
+                     .c_row = s_.v_stride, .rows = shape_.k_dim, .cols = shape_.v_dim, .depth = tokens.count,
+                     .keep_c = true, .scale_c = s_.end_decay, .lower_a = false, .lower_c = false});
     }
     store_outputs(tokens, i);
   }
@@ -248,7 +248,7 @@ void LinearHeadTask::scalar_terms(const Tokens& tokens) {
   std::fill_n(s_.end_decay, shape_.k_dim, s_.since_start[tokens.count - 1]);
 }
 
-// KDA: decays differ by channel, so that pairs of tokens need products of their own. Between blocks of 16 both sides
+// KDA: decays differ by channel, so that pairs of tokens need sums of their own. Between blocks of 16 both sides
 // are decayed to the border between them; within a block every pair is summed directly.
 void LinearHeadTask::channel_terms(const Tokens& tokens) {
   const int rows = padded(tokens.count, 4), pairs = padded(tokens.count, kBlock);
@@ -287,16 +287,16 @@ void LinearHeadTask::channel_block(int first, int end) {
     std::fill_n(s_.local_q + i * stride, dim, 0.0f);
   }
   if (first > 0) {
-    LinearProduct before{.a = s_.local_k, .a_row = stride, .a_depth = 1, .b = s_.keys_t, .b_row = pair,
-                         .c = s_.minus_a + first * pair, .c_row = pair, .rows = padded(end - first, 4), .cols = first,
-                         .depth = dim, .keep_c = false, .scale_c = nullptr, .lower_a = false, .lower_c = false};
-    kernels_.product(before);
+    LinearGemm before{.a = s_.local_k, .a_row = stride, .a_depth = 1, .b = s_.keys_t, .b_row = pair,
+                      .c = s_.minus_a + first * pair, .c_row = pair, .rows = padded(end - first, 4), .cols = first,
+                      .depth = dim, .keep_c = false, .scale_c = nullptr, .lower_a = false, .lower_c = false};
+    kernels_.gemm(before);
     for (int i = first; i < end; ++i) {
       kernels_.scale(s_.minus_a + i * pair, -s_.beta[i], first, s_.minus_a + i * pair);
     }
     before.a = s_.local_q;
     before.c = s_.p + first * pair;
-    kernels_.product(before);
+    kernels_.gemm(before);
     for (int c = 0; c < dim; ++c) kernels_.scale(s_.keys_t + c * pair, prefix[c], first, s_.keys_t + c * pair);
   }
   kernels_.multiply(s_.end_decay, prefix, dim, s_.end_decay);

@@ -22,7 +22,7 @@ struct LinearConvRows {
 };
 
 // c = scale_c c + a b; c is only written where `keep_c` is false.
-struct LinearProduct {
+struct LinearGemm {
   const float* a;          // [rows, depth]: element (i, k) at i * a_row + k * a_depth
   int64_t a_row, a_depth;
   const float* b;          // [depth, cols]
@@ -102,7 +102,7 @@ struct LinearCpuKernels {
   void (*scale)(const float* x, float by, int64_t n, float* out);
   // out[c, i] = x[i, c]: rows and cols multiples of 16
   void (*transpose)(const float* x, int64_t x_stride, int rows, int cols, float* out, int64_t out_stride);
-  void (*product)(const LinearProduct& product);
+  void (*gemm)(const LinearGemm& gemm);
   // u = (1 - minus_a)^-1 u; minus_a strictly lower triangular, rows a multiple of 4, cols of 16
   void (*solve)(const float* minus_a, int64_t a_row, int rows, int cols, float* u, int64_t u_row);
   // x[i, c] = beta[i] (v[i, c] - scale[i] x[i, c]); scale may be null
