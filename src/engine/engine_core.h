@@ -40,14 +40,14 @@ struct EngineCoreOptions {
   int stream_interval_tokens = 1;
   uint64_t random_seed = 0;
   double log_interval_s = 10;
-  Proposer* proposer = nullptr;          // null: none. With scheduler.max_proposals
-  std::unique_ptr<Proposer> owned_proposer;  // which may be `proposer`, or null
-  AcceptThresholds accept;                   // of its guesses
-  bool drafts = false;                   // the device guesses, in the room that the proposer keeps
-  std::optional<AdaptiveOptions> adaptive;  // of those guesses' lengths; unset: as many as there is room for
-  bool proposes_forced = false;          // what grammars force; without a proposer only in steps where that pays
-  double step_cost_rows = 1;             // what a step takes beside the time of its rows, in rows
-  Pooler pooler;                         // of requests for pooled states
+  Proposer* proposer = nullptr;          // null: none; else scheduler.max_proposals > 0
+  std::unique_ptr<Proposer> owned_proposer;  // what `proposer` points to, or null: owned by others
+  AcceptThresholds accept;                   // when a guess is kept
+  bool drafts = false;                   // the device's draft model guesses; `proposer` only says how many tokens
+  std::optional<AdaptiveOptions> adaptive;  // chooses how many are guessed; unset: as many as fit
+  bool proposes_forced = false;          // what grammars force is proposed; without a proposer only where that pays
+  double step_cost_rows = 1;             // a step's fixed time, as the number of rows that take as long
+  Pooler pooler;                         // for requests that ask for pooled states (embeddings)
 };
 
 class EngineCore : public Engine {
@@ -71,7 +71,7 @@ class EngineCore : public Engine {
     std::vector<std::unique_ptr<LiveRequest>> arrived;
     std::vector<std::string> aborted;
     bool abort_all = false;
-    bool out_of_time = false;  // draining took too long: what runs ends
+    bool out_of_time = false;  // draining took too long: running requests are ended
     std::vector<std::promise<bool>> flushes;
     std::vector<std::promise<Status>> audits;
     bool empty() const {
@@ -146,7 +146,7 @@ class EngineCore : public Engine {
   EmbedKeys embed_keys_{options_.info.vocab_size};  // of input_embeds
   GrammarMaskThread grammar_masks_;
   StepTrace trace_;
-  // Made before they are needed: then there may be no memory for a text.
+  // Made ahead: when they are needed there may be no memory left for a text.
   const Status out_of_memory_{StatusCode::unavailable, "the server ran out of memory; retry later"};
   const Status engine_failed_{StatusCode::internal, "the engine failed; retry later"};
 
@@ -154,20 +154,20 @@ class EngineCore : public Engine {
   std::unique_ptr<Scheduler> scheduler_;
   bool to_trim_ = false;          // a step has run since last_trim_
   SteadyClock::time_point last_trim_{};
-  Inbox taken_;                   // what is being worked on; kept here so that no failure loses it
+  Inbox taken_;                   // taken from inbox_, being worked on; a member so that no failure loses it
   DeviceStep* running_ = nullptr; // launched, and not published yet
-  std::array<DeviceStep*, 2> launched_{};  // not waited for yet
+  std::array<DeviceStep*, 2> launched_{};  // launched steps whose end was not waited for
   std::unordered_map<RequestId, std::unique_ptr<LiveRequest>> requests_;
   std::unordered_map<std::string, RequestId> ids_by_rid_;
   RequestId next_id_ = 1;
   std::array<std::unique_ptr<DeviceStep>, 2> device_steps_;
   int next_device_step_ = 0;
-  std::vector<int> second_texts_; // of a step's rows
-  std::vector<RowPlaces> places_; // likewise
+  std::vector<int> second_texts_; // mark_pairs(): a value for each row of the step
+  std::vector<RowPlaces> places_; // place_rows(): the same
   std::optional<ForcedProposer> forced_;
   int live_grammars_ = 0;         // requests that have one
   int steps_unlooked_ = 0;        // since pays_to_jump() last looked at what grammars force
-  int vain_looks_ = 0;            // one after the other, in which nothing was
+  int vain_looks_ = 0;            // looks in a row that found nothing forced
   std::unique_ptr<LengthPlanner> lengths_;  // null: as many guesses as there is room for
   SteadyClock::time_point last_step_end_{};  // of the step published last; kept for lengths_ alone
   size_t last_decode_rows_ = 0;   // its rows; 0: there were prompts among them

@@ -1,10 +1,10 @@
-// The GPU as a device: launch() enqueues a whole step and returns; the GPU goes from step to step
+// Runs steps on a GPU: launch() enqueues a whole step and returns; the GPU goes from step to step
 // without the host in between. Sampled tokens stay in GPU memory, where the next step's embedding
 // reads them; one small copy brings them to the host for wait().
 //
 // Decode steps run as CUDA graphs, one per batch size of a list, padded up to it; padding rows have
-// kv_slots -1 and kv_lens 0, so they write nothing, see nothing and bring no experts of their own. So do steps that
-// verify as many proposals of every request, where the attention backend can (AttentionBackend::captures_verification).
+// kv_slots -1 and kv_lens 0, so they write and read no K/V, and take another row's experts. Graphs also run steps that
+// verify equally many proposals of each request, where AttentionBackend::captures_verification says so.
 //
 // Where rows are edited before they are sampled (grammars, penalties), or log-probabilities are wanted, launch()
 // enqueues the forward, then waits for the step before, whose tokens they depend on, and prepares their sampling while
@@ -46,9 +46,9 @@ struct GpuParts {
   std::unique_ptr<GpuStateCache> states;  // of recurrent layers; null: the model has none
   std::unique_ptr<ThreadTeam> team;  // host sampling
   std::unique_ptr<Drafter> drafter;  // null: no draft model
-  std::shared_ptr<GpuAdapters> adapters;  // what the model's layers read of them; null: none are served
+  std::shared_ptr<GpuAdapters> adapters;  // the adapters that the model's layers read; null: none are served
   GpuDraftModel* draft_model = nullptr;  // the drafter's
-  int draft_group = 0;               // of the cache: whose pages the draft model's K/V follow
+  int draft_group = 0;               // the cache group whose page table the draft model's K/V use
   CudaStream stream;
 };
 
@@ -63,7 +63,7 @@ struct GpuRunnerOptions {
   std::vector<int> graph_batch_sizes = {};  // ascending; empty: no graphs
   bool may_guess_nothing = false;      // --speculative-adaptive: a draft head does not follow all steps
   std::optional<double> acceptance_dice;  // for benchmarks: see VerifyWalk::use_dice()
-  double graph_budget_s = 2;           // at start; the batch sizes left are captured when first met
+  double graph_budget_s = 2;           // for captures at start; other batch sizes are captured when first met
 };
 
 // Of a graph with proposals: larger steps take the GPU longer than the host takes to launch their kernels.
@@ -89,24 +89,24 @@ class GpuRunner : public DeviceRunner {
     PinnedBuffer sampled;        // [max_samples] ids on their way back
     PinnedBuffer brought;        // rows that requests bring in place of embeddings, as large as a step ever needed
     std::vector<InputRows> inputs;  // of the step, in `brought`
-    CudaEvent begin, end;        // timed: the gap between steps is what the GPU waited
+    CudaEvent begin, end;        // timed: between steps the GPU is idle
     bool follows = false;        // the step before was still running at launch
     ForwardBatch batch;          // as it was uploaded: what recurrent states are committed with
     bool edited = false;         // some of its rows are edited before they are sampled, or scored
     const int32_t* tree_parents = nullptr;
     double staging_us = 0, metadata_us = 0, enqueue_us = 0;  // of the host, for the log
   };
-  // The steps that a graph runs: so many requests at most, each of so many rows.
+  // What steps a graph runs: up to `requests` requests of q_len rows each.
   struct GraphShape {
     int requests = 0;            // 0: none, the step runs without a graph
-    int q_len = 1;               // above 1: of proposals
-    int mask_words = 0;          // of their tree mask
+    int q_len = 1;               // above 1: verifies proposals
+    int mask_words = 0;          // words of a row of the tree mask; 0: chains
     bool adapters = false;       // some requests have one
     bool placed = false;         // some rows stand at three positions
     bool keeps_hidden = false;   // a draft head is shown what comes of it
     auto operator<=>(const GraphShape&) const = default;
   };
-  // What the device's page tables hold in a row.
+  // What a row of the device's page tables holds now.
   struct TableRow {
     RequestId id = kNoRequest;
     uint32_t pages_version = 0;

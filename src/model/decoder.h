@@ -31,7 +31,7 @@
 
 namespace warpweave {
 
-// Of what a draft head makes its rows; each may be without a weight.
+// Norms of what a draft head reads; one without a weight takes values as they are.
 struct DraftNorms {
   RowNorm embedding;                // of the next token's embedding
   RowNorm hidden;                   // of the hidden state
@@ -83,13 +83,13 @@ class DecoderModel {
   // each request's accepted nodes, up to row accepted[request] of its own. After it, before the next forward, while its
   // batch is as it was. Does nothing where there are no such layers.
   Status commit_states(std::span<const int32_t> accepted, HostRecurrent& recurrent, ThreadTeam& team);
-  // For the next forward: what stands in place of the embeddings of some rows. `rows` outlives it.
+  // For the next forward: values that replace the embeddings of some rows. `rows` outlives it.
   void bring_inputs(std::span<const InputRows> rows) { inputs_ = rows; }
-  // The same from rows [num_tokens, hidden] in place of the embeddings of input_ids.
+  // A forward that begins with rows [num_tokens, hidden] in place of the embeddings of input_ids.
   Status forward_from(const float* rows, const ForwardBatch& batch, KvCache& cache, AttentionBackend& attention,
                       ThreadTeam& team);
-  // For the next forward of a head whose attention reads embeddings beside the rows: those, [num_tokens, hidden], which
-  // outlive it.
+  // For the next forward of a draft head whose attention also reads embeddings: these, [num_tokens, hidden]. They
+  // outlive that forward.
   void bring_embeddings(const float* rows) { embeddings_ = rows; }
 
   // The raw logits of the last forward's logits_rows [first_row, first_row + rows). A caller that wants
@@ -120,10 +120,10 @@ class DecoderModel {
   // A copy of the head's rows of these tokens. Errors: `unsupported`, of a head with a bias.
   Result<PackedLinear> head_of(std::span<const int32_t> tokens, ThreadTeam& team) const;
 
-  // Looks after every part of every layer for values that are no finite numbers; costs a pass over
+  // After every part of every layer, looks for values that are not finite; costs a pass over
   // the residual stream each.
   void detect_nan(bool on) { detects_nan_ = on; }
-  // Where the last forward had the first one, as in "layer 3, after its attention"; empty: nowhere,
+  // Where the last forward found the first one, as in "layer 3, after its attention"; empty: nowhere,
   // or not looked for.
   const std::string& first_nan() const { return first_nan_; }
 

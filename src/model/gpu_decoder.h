@@ -49,7 +49,7 @@ struct GpuDecoderLimits {
   int max_verify_rows = 0;       // of one forward that verifies proposals; 0: none does
   LinearAttnNames linear = {.prefill = "triton", .decode = "triton", .verify = {}, .verify_trees = false};
   DType state_dtype = DType::f32;
-  // Of latent attention: by what the form of prompts is chosen; empty: by counting.
+  // Measured times that choose the form of latent prompts; empty: the one with fewer multiplications.
   LatentFormTimes latent_forms = {};
 };
 
@@ -88,7 +88,7 @@ class GpuDecoder {
   const ModelConfig& config() const { return config_; }
   size_t weight_bytes() const { return weights_.arena->used_bytes(); }
   gpu::GpuGemm& gemm() { return *gemm_; }
-  // For measurements: the form of prompts from now on, where there is a choice; false: there is none.
+  // For measurements: fixes the form of latent prompts from now on; false: this model has one form only.
   bool take_latent_form(LatentForm form);
 
   Status forward(const GpuForward& forward);

@@ -51,9 +51,9 @@ struct TestAdapter {
       shrink.push_back({.weight = a[p].view(), .bias = {}});
       const LinearPart expand = {.weight = b[p].view(), .bias = {}};
       update.parts.push_back({.expand = PackedLinear::pack(std::span(&expand, 1), {}, team).value(),
-                               .first_rank = first_rank,
-                               .first_column = parts[p].first_column,
-                               .scale = parts[p].scale});
+                              .first_rank = first_rank,
+                              .first_column = parts[p].first_column,
+                              .scale = parts[p].scale});
       first_rank += parts[p].rank;
       update.columns += parts[p].columns;
     }

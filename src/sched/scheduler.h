@@ -83,17 +83,17 @@ inline constexpr int kReservedNewTokensCap = 4096;
 // decode rows, or the chunk if that is less): GEMMs are as fast with more, and a long step would
 // keep those who decode waiting.
 inline constexpr int kMixedStepTokens = 2048;
-// With mixed_chunk_rows such a step takes a piece of the prompt tokens that wait: what decoding leaves of
-// mixed_chunk_rows, or one part in (mixed_chunk_rows / decode rows, at most kMixedSpreadSteps) of them if that is
-// more. Few decode rows leave much of the time in which weights are read to others; from mixed_chunk_rows decode
-// rows on there is none left, and nothing is spread. A first token waits for a few more steps, each of them
-// shorter. The step's rows are a multiple of kMixedRowTile (or of mixed_chunk_rows if that is less): a GEMM
-// takes as long for fewer.
+// With mixed_chunk_rows a step that decodes takes only a piece of the waiting prompt tokens: what its decode rows
+// leave of mixed_chunk_rows or, if that is more, the waiting tokens divided by (mixed_chunk_rows / decode rows), a
+// divisor of at most kMixedSpreadSteps. Up to mixed_chunk_rows a step's time goes into reading weights, so a few
+// decode rows leave room for others at little cost; with as many decode rows there is none left, and prompts are not
+// spread. A first token then takes a few more steps, but each is shorter. The number of rows is a multiple of
+// kMixedRowTile (or of mixed_chunk_rows if that is less), for a GEMM of fewer rows takes as long.
 inline constexpr double kMixedSpreadSteps = 4;
-// A piece reads the K/V of all tokens before it, so it has at least one token for so many of those.
+// Each piece reads the K/V of all tokens before it, so it has at least one token for this many of them.
 inline constexpr int kMixedSeenPerToken = 32;
 inline constexpr int kMixedRowTile = 128;
-// A retraction makes room for this many more steps of those who stay.
+// A retraction frees pages for this many more steps of the requests that stay.
 inline constexpr int kRetractHeadroomSteps = 20;
 
 enum class SchedulePolicy { fcfs, lpm, priority };
@@ -101,7 +101,7 @@ enum class SchedulePolicy { fcfs, lpm, priority };
 struct SchedulerConfig {
   int page_size = 1;               // tokens
   int num_pages = 0;
-  int window_pages = 0;            // of them, for groups with a window alone, the others not for those; 0: shared
+  int window_pages = 0;            // pages only for groups with a window, which then get no others; 0: all are shared
   int context_len = 0;             // tokens, prompt and output
   int max_running_requests = 64;
   int max_queued_requests = -1;    // -1: no bound

@@ -4,7 +4,7 @@
 // Beyond check_linear_attn_call: states and their strides are multiples of 16 bytes. A forward has at most max_tokens / 16
 // + 8 max_requests checkpoints (linear_chunk_capacity); more stop the program.
 //
-// Products are of 16-bit elements: f16 where q is (the convolution's input, where there is one), bf16 otherwise. decode, commit
+// GEMMs take 16-bit elements: f16 where q is (the convolution's input, where there is one), bf16 otherwise. decode, commit
 // and, where the call says exact, extend and target_verify compute in f32, token by token.
 #pragma once
 

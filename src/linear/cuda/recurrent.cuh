@@ -1,4 +1,4 @@
-// The recurrence, token by token, with the state in registers: decode, prompts whose products must be of f32, and the accepted
+// The recurrence, token by token, with the state in registers: decode, prompts whose arithmetic must be f32, and the accepted
 // path of a verified draft.
 //
 // Eight lanes share a row of the state (16 bytes each at a time), a warp 4 * kRows rows, four warps a block; every group of

@@ -1,8 +1,8 @@
 // Tiles of 16-bit elements in shared memory, as the copy engine's 128-byte swizzle lays them out and wgmma reads them: blocks
 // of 64 columns, each of 64 rows of 128 bytes, whose 16-byte pieces stand at piece ^ (row % 8). Their fragments for mma.sync,
-// and products of a fragment with a tile by mma.sync or by wgmma.
+// and MMAs of a fragment with a tile by mma.sync or by wgmma.
 //
-// A product's accumulator d[4 * n + i] is that of mma.m16n8k16 for columns 8 n ..; a thread has rows lane / 4 and + 8 of its
+// An MMA's accumulator d[4 * n + i] is that of mma.m16n8k16 for columns 8 n ..; a thread has rows lane / 4 and + 8 of its
 // warp's 16 and columns 2 (lane % 4), + 1. `a`: the left operand, four registers for every 16 columns of it.
 #pragma once
 
@@ -49,12 +49,12 @@ WW_DEVICE void load_left(ptx::u32 (&r)[4], ptx::u32 tile, int row, int step) {
   const int lane = threadIdx.x % 32;
   ptx::ldmatrix_x4(r, tile + piece_offset(row + lane % 16, 2 * step + lane / 16));
 }
-// Right operand, the tile transposed: its rows from `row`, 16 of them, are columns of the product. r[0], r[1]: the first eight.
+// Right operand, the tile transposed: its rows from `row`, 16 of them, are columns of the result. r[0], r[1]: the first eight.
 WW_DEVICE void load_right_rows(ptx::u32 (&r)[4], ptx::u32 tile, int row, int step) {
   const int lane = threadIdx.x % 32;
   ptx::ldmatrix_x4(r, tile + piece_offset(row + lane % 8 + lane / 16 * 8, 2 * step + lane / 8 % 2));
 }
-// Right operand as the tile stands: its rows from `row` are summed over, its columns 16 n .. are columns of the product.
+// Right operand as the tile stands: its rows from `row` are summed over, its columns 16 n .. are columns of the result.
 WW_DEVICE void load_right_columns(ptx::u32 (&r)[4], ptx::u32 tile, int row, int n) {
   const int lane = threadIdx.x % 32;
   ptx::ldmatrix_x4_trans(r, tile + piece_offset(row + lane % 16, 2 * n + lane / 16));
@@ -66,7 +66,7 @@ WW_DEVICE void load_transposed(ptx::u32 (&r)[4], ptx::u32 tile, int row, int n) 
   ptx::ldmatrix_x4_trans(r, tile + piece_offset(row + lane % 8 + lane / 16 * 8, 2 * n + lane / 8 % 2));
 }
 
-// Products by mma.sync; each is done when the call returns.
+// MMAs by mma.sync; each is done when the call returns.
 template <class Element>
 struct WarpProducts {
   static constexpr bool kAsync = false;
@@ -118,7 +118,7 @@ struct WarpProducts {
   }
 };
 
-// Products by wgmma, of a warpgroup whose warps have 16 rows each: begin(), products, commit(); done after wait().
+// MMAs by wgmma, of a warpgroup whose warps have 16 rows each: begin(), MMAs, commit(); done after wait().
 template <class Element>
 struct GroupProducts {
   static constexpr bool kAsync = true;
@@ -126,7 +126,7 @@ struct GroupProducts {
   static WW_DEVICE void commit() { ptx::wgmma_commit(); }
   template <int N>
   static WW_DEVICE void wait() { ptx::wgmma_wait<N>(); }
-  // The compiler reads d only after the wait before, and has written it before the products that follow.
+  // The compiler reads d only after the wait before, and has written it before the MMAs that follow.
   template <int N>
   static WW_DEVICE void settle(float (&d)[N]) {
 #pragma unroll

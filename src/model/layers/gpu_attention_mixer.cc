@@ -84,7 +84,7 @@ Status GpuAttentionMixer::forward(const GpuLayerCall& call) {
   GpuResidual& x = call.x;
   const gpu::GpuLinear& qkv = weights_.qkv.front();
   gpu::GemmCall qkv_gemm = {.linear = &qkv, .rows = x.gemm_rows(), .y = w_.qkv, .y_dtype = x.dtype(),
-                           .y_stride = qkv.out_features};
+                            .y_stride = qkv.out_features};
   gpu::QkvRowsCall rows = qkv_rows(call);
   const bool q_k_v_alone = !spec.wide_qk_norm && !spec.output_gate;  // are all that reads the GEMM
   if (q_k_v_alone && gpu::rope_takes_partials(rows)) rows.partials = x.leave_partials(qkv_gemm);

@@ -123,12 +123,12 @@ void GpuLatentMixer::values_of(const GpuLayerCall& call, const void* latent_out,
   const LatentConfig& dims = spec.dims;
   const DType dtype = call.x.dtype();
   gpu::head_gemm({.weight = elements_on(weights_.heads.up.weight, int64_t{dims.qk_dim()} * dims.kv_rank, dtype),
-                      .weight_head_stride = int64_t{dims.qk_dim() + dims.v_dim} * dims.kv_rank, .dtype = dtype,
-                      .rows = rows.count, .num_heads = spec.num_heads, .in_dim = dims.kv_rank, .out_dim = dims.v_dim,
-                      .x = elements_on(latent_out, rows.begin * spec.latent_out_dim(), dtype),
-                      .x_stride = spec.latent_out_dim(), .x_head_stride = dims.kv_rank,
-                      .y = elements_on(w_.values, rows.begin * spec.value_dim(), dtype), .y_stride = spec.value_dim(),
-                      .y_head_stride = dims.v_dim},
+                  .weight_head_stride = int64_t{dims.qk_dim() + dims.v_dim} * dims.kv_rank, .dtype = dtype,
+                  .rows = rows.count, .num_heads = spec.num_heads, .in_dim = dims.kv_rank, .out_dim = dims.v_dim,
+                  .x = elements_on(latent_out, rows.begin * spec.latent_out_dim(), dtype),
+                  .x_stride = spec.latent_out_dim(), .x_head_stride = dims.kv_rank,
+                  .y = elements_on(w_.values, rows.begin * spec.value_dim(), dtype), .y_stride = spec.value_dim(),
+                  .y_head_stride = dims.v_dim},
                      call.x.stream());
 }
 

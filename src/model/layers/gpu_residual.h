@@ -46,7 +46,7 @@ class GpuResidual {
   void start(const ForwardBatch& batch);
 
   int64_t rows() const { return rows_; }
-  // That a GEMM of the rows may run over.
+  // How many rows a GEMM may run over, padding included.
   int64_t gemm_rows() const;
   int64_t hidden_size() const { return hidden_size_; }
   const NormSpec& norm_spec() const { return norm_; }
@@ -59,7 +59,7 @@ class GpuResidual {
   void* stream() const { return stream_; }
   gpu::GpuGemm& gemm() { return gemm_; }
 
-  // What a small kernel of a step with few rows asks for ahead of the GEMM that follows it.
+  // What a small kernel of a step with few rows prefetches for the GEMM that follows it.
   gpu::WeightPrefetch ahead(const gpu::GpuLinear& next) const;
   // As ResidualStream's: until join() branches read the rows as they are now.
   void fork();
@@ -82,13 +82,13 @@ class GpuResidual {
   // x += linear(input), through the branch's own norm where out_norm is not empty. `place` as above.
   Status add(const gpu::GpuLinear& linear, const void* input, const GpuVector& out_norm,
              std::optional<LoraPlace> place = std::nullopt);
-  // x += what a layer's experts left, by the next norm where it can.
+  // x += the sums of a layer's experts; the next norm adds them where it can.
   void add_experts(const gpu::ExpertSums& sums);
   // Whether rows have adapters: no norm is fused with a GEMM then.
   bool adapting() const { return lora_tiles_.count > 0; }
   // Whether the GEMM's kernel adds what adapters make of its input before anything that is fused with it.
   bool joins_adapters(const gpu::GemmCall& call, LoraPlace place) const;
-  // Only batch.logits_rows go on. False: they are all rows, in their places.
+  // Keeps only batch.logits_rows. False: these are all rows, in their places, and nothing was done.
   bool keep(const ForwardBatch& batch);
 
  private:

@@ -133,7 +133,7 @@ class ExpertGemmTest : public testing::TestWithParam<GemmCase> {
       spread_rows({memory_->h, s.rows, s.hidden * element, place_of, s.k, memory_->rows}, nullptr);
     }
     ExpertGemmCall call = {.weights = memory_->gate_up, .x = codes ? static_cast<void*>(coded) : memory_->rows, .x_scales = scales, .places = pairs, .plan = memory_->plan,
-                              .tile_places = tile_places, .plan_settled = true, .y = memory_->act, .y_dtype = s.dtype};
+                           .tile_places = tile_places, .plan_settled = true, .y = memory_->act, .y_dtype = s.dtype};
     const auto multiply = [&] { c.way == Way::tiles ? expert_tiles(call, s.dtype, nullptr) : expert_gemm(call, nullptr); };
     multiply();
     if (codes) code_rows({.x = memory_->act, .dtype = s.dtype, .rows = pairs, .cols = s.ffn, .codes = coded, .scales = scales}, nullptr);
@@ -190,7 +190,7 @@ class ExpertGemmTest : public testing::TestWithParam<GemmCase> {
       }
     }
     ExpertGemmCall call = {.weights = memory_->gate_up, .x = s.fp8 ? static_cast<void*>(coded) : memory_->h, .x_scales = scales,
-                              .places = places, .plan = memory_->plan, .shared_rows = true, .y = memory_->act, .y_dtype = s.dtype};
+                           .places = places, .plan = memory_->plan, .shared_rows = true, .y = memory_->act, .y_dtype = s.dtype};
     expert_gemm(call, nullptr);
     if (s.fp8) code_rows({.x = memory_->act, .dtype = s.dtype, .rows = places, .cols = s.ffn, .codes = coded, .scales = scales}, nullptr);
     call.weights = memory_->down;
@@ -335,7 +335,7 @@ TEST(GpuExpertsTest, ARowsBitsDoNotDependOnTheBatch) {
                     .plan = memory.plan}, nullptr);
       spread_rows({memory.h, rows, kHidden * 2, memory.plan.place_of, 2, memory.rows}, nullptr);
       ExpertGemmCall call = {.weights = memory.gate_up, .x = memory.rows, .places = rows * 2, .plan = memory.plan,
-                                .tile_places = tile_places, .plan_settled = true, .y = memory.act};
+                             .tile_places = tile_places, .plan_settled = true, .y = memory.act};
       expert_gemm(call, nullptr);
       call.weights = memory.down;
       call.x = memory.act;

@@ -183,8 +183,8 @@ TEST_P(GpuHeadGemm, AreThoseOfDoublePrecision) {
   const DeviceBuffer device_weight = on_device(weight), device_x = on_device(x);
   const DeviceBuffer device_y = on_device(std::vector<uint16_t>(size_t{1} * c.rows * c.heads * y_head, 0xffff));
   head_gemm({.weight = device_weight.as<void>(), .weight_head_stride = int64_t{1} * c.out_dim * c.in_dim, .rows = c.rows, .num_heads = c.heads, .in_dim = c.in_dim,
-                 .out_dim = c.out_dim, .x = device_x.as<void>(), .x_stride = int64_t{1} * c.heads * x_head, .x_head_stride = x_head,
-                 .y = device_y.as<void>(), .y_stride = int64_t{1} * c.heads * y_head, .y_head_stride = y_head}, nullptr);
+             .out_dim = c.out_dim, .x = device_x.as<void>(), .x_stride = int64_t{1} * c.heads * x_head, .x_head_stride = x_head,
+             .y = device_y.as<void>(), .y_stride = int64_t{1} * c.heads * y_head, .y_head_stride = y_head}, nullptr);
   const auto y = from_device<uint16_t>(device_y, size_t{1} * c.rows * c.heads * y_head);
   for (size_t i = 0; i < y.size(); ++i) {
     const size_t row_head = i / y_head;

@@ -45,7 +45,7 @@ struct Problem {
   template <int kRowBlocks>
   std::vector<uint16_t> run(int taken, host_cta::Order order) {
     const HeadGemmArgs args = {weight.data(), weight_head_stride(), x.data(), y.data(), x_stride(), x_head_stride(), y_stride(),
-                                   y_head_stride(), taken, in_dim, out_dim};
+                               y_head_stride(), taken, in_dim, out_dim};
     std::fill(y.begin(), y.end(), kUnwritten);
     const int row_blocks = (taken + 16 * kRowBlocks - 1) / (16 * kRowBlocks), columns = out_dim / kHeadCols;
     for (int head = 0; head < heads; ++head) {
@@ -59,7 +59,7 @@ struct Problem {
 
   std::vector<uint16_t> run_wide(int taken, host_cta::Order order) {
     const HeadGemmArgs args = {weight.data(), weight_head_stride(), x.data(), y.data(), x_stride(), x_head_stride(), y_stride(),
-                                   y_head_stride(), taken, in_dim, out_dim};
+                               y_head_stride(), taken, in_dim, out_dim};
     std::fill(y.begin(), y.end(), kUnwritten);
     const int blocks = (taken + kWideRows - 1) / kWideRows * (out_dim / kWideCols);
     for (int head = 0; head < heads; ++head) {
