@@ -352,7 +352,8 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   core.step_cost_rows = step_cost_rows(gpu.has_value());
   core.scheduler = plan.scheduler;
   core.info = describe(options, bundle, plan.attention, plan.dtype);
-  core.info.takes_position_ids = bundle.config.takes_rope_positions() && speculation_knows_places(args, gpu.has_value());
+  core.info.takes_position_ids =
+      bundle.config.takes_rope_positions() && speculation_knows_places(args, gpu.has_value());
   ServedModel served;
   AdapterMemory adapters;
   if (gpu) {

@@ -139,8 +139,8 @@ Status check_draft_tokens(const ServerArgs& args, const Speculation& speculation
   const int deepest = speculation.algorithm == "NGRAM" ? speculation.num_draft_tokens : speculation.num_steps + 1;
   if (speculation.topk > 1 && model.has_windows() && deepest > model.sliding_window) {
     return Status::unsupported(
-        fmt::format("--speculative-eagle-topk {}: a tree of guesses may be {} tokens deep, more than the {} that layers "
-                    "with a sliding window see; add --speculative-eagle-topk 1",
+        fmt::format("--speculative-eagle-topk {}: a tree of guesses may be {} tokens deep, more than the {} that "
+                    "layers with a sliding window see; add --speculative-eagle-topk 1",
                     speculation.topk, deepest, model.sliding_window),
         "--speculative-eagle-topk");
   }
