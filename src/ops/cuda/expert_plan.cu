@@ -157,6 +157,20 @@ __global__ void __launch_bounds__(kBlockThreads, 1) choose_kernel(const __grid_c
   for (int e = threadIdx.x; e < experts; e += kBlockThreads) call.plan.counts[int64_t{blockIdx.x} * experts + e] = counts[e];
 }
 
+// All threads of one CTA. Rows of padding, the last ones, have the first row's experts and are not counted.
+__device__ void count_rows(const ExpertPlanCall& call, const int32_t* totals) {
+  const int experts = call.rule.all_experts(), rows = static_cast<int>(call.rows);
+  if (call.plan.load == nullptr || is_padding(call.kv_slots, 0)) return;
+  for (int e = threadIdx.x; e < experts; e += kBlockThreads) call.plan.load[e] += totals[e];
+  if (!is_padding(call.kv_slots, rows - 1)) return;
+  int padding = 0;
+  for (int base = 0; base < rows; base += kBlockThreads) {
+    const int row = base + static_cast<int>(threadIdx.x);
+    padding += __syncthreads_count(row < rows && is_padding(call.kv_slots, row));
+  }
+  if (threadIdx.x < call.rule.of_row()) call.plan.load[__ldcg(call.plan.chosen + threadIdx.x)] -= padding;
+}
+
 __global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
   __shared__ int32_t totals[kMostExperts + 1], before[kMostExperts], first_tile[kMostExperts + 1];
   const int experts = call.rule.all_experts(), k = call.rule.of_row();
@@ -175,9 +189,7 @@ __global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_const
   }
   __syncthreads();
   if (blockIdx.x == 0) {
-    if (call.plan.load != nullptr && !is_padding(call.kv_slots, 0)) {
-      for (int e = threadIdx.x; e < experts; e += blockDim.x) call.plan.load[e] += totals[e];
-    }
+    count_rows(call, totals);
     write_tiles(call, totals, first_tile);
   } else {
     if (threadIdx.x < 32) exclusive_scan(totals, experts);

@@ -68,7 +68,7 @@ struct ExpertPlan {
   int32_t* counts = nullptr;      // [expert_plan_blocks(), experts] pairs of a block of rows
   int32_t* histogram = nullptr;   // [experts] zero between calls
   int32_t* arrived = nullptr;     // [1] zero between calls
-  uint64_t* load = nullptr;       // [experts] rows an expert had so far, padding left out up to 256 rows; or null
+  uint64_t* load = nullptr;       // [experts] rows an expert had so far, rows of padding left out; or null
 };
 
 // A row's weight for its shared experts: sigmoid(x[row] . gate).
