@@ -1,16 +1,19 @@
-// The experts' part of a layer on a GPU beside its floors: bytes of the weights that were chosen at 4.5 TB/s, GEMMs at
-// 0.85 of what a dense GEMM reaches in the same run.
+// The experts' part of a layer on a GPU beside its floors: bytes of the weights that were chosen at the speed at which
+// this GPU reads memory, GEMMs at 0.85 of what a dense GEMM reaches, both measured at the start.
 //
-//   experts_bench [fp8] [parts] [random N [SEED]]    default: fixed shapes; parts: the time of each kernel
+//   experts_bench [fp8] [parts] [dense] [random N [SEED] | shape EXPERTS K HIDDEN FFN ROWS...]
+//
+// parts: the time of each kernel. dense: from 1024 rows on, beside the layer, dense GEMMs of as many rows as its
+// experts' GEMMs have in all, of the same widths and format. Without random or shape: fixed shapes. SEED: else chosen anew.
 //
 // Routing is uniform, drawn anew for each of the timed launches. One line a shape; `random` ends with the geometric mean of
 // time / max(floors), of all shapes and of those whose floor is kLaunchesHiddenUs or more: a layer is four to seven kernels that
-// wait for each other, of which the floors know nothing. fp8: weights in e4m3 with scales of blocks, whose GEMMs are to be
-// twice as fast.
+// wait for each other, of which the floors know nothing. fp8: weights in e4m3 with scales of blocks.
 #include <cstring>
 #include <string>
 
 #include "bench/gpu/cuda_bench.h"
+#include "bench/gpu/read_rate.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/testing/expert_memory.h"
 
@@ -19,9 +22,9 @@ using namespace warpweave::gpu;
 
 namespace {
 
-constexpr double kBytesPerUs = 4.5e6;
 constexpr int kDraws = 8;
 constexpr double kLaunchesHiddenUs = 50;
+constexpr int64_t kLeastDenseRows = 1024;
 
 struct Draws {
   std::vector<float*> logits;
@@ -30,10 +33,9 @@ struct Draws {
 
 Draws draw(ExpertMemory& memory, const ExpertShape& shape, int64_t rows, std::mt19937& random) {
   Draws out;
-  std::normal_distribution<float> normal(0, 1);
   std::vector<float> logits(rows * shape.experts);
   for (int i = 0; i < kDraws; ++i) {
-    for (float& x : logits) x = normal(random);
+    for (float& x : logits) x = static_cast<float>(random()) * 0x1p-32f;
     out.logits.push_back(memory.get<float>(static_cast<int64_t>(logits.size())));
     must(cudaMemcpy(out.logits.back(), logits.data(), logits.size() * 4, cudaMemcpyHostToDevice));
     plan_experts({.logits = out.logits.back(), .rows = rows, .rule = {.num_experts = shape.experts, .k = shape.k}, .plan = memory.plan}, nullptr);
@@ -56,7 +58,7 @@ struct Layer {
   uint8_t* codes = nullptr;     // of rows by place
   float* code_scales = nullptr;
 
-  bool shared() const { return rows <= kSharedRows; }  // places
+  bool shared() const { return norm_route_takes(norm_route_call(nullptr)); }  // places
   int64_t pairs() const { return rows * shape.k; }
   int64_t places() const { return shared() ? kSharedRows * std::min<int64_t>(pairs(), shape.experts) : pairs(); }
   int tile_places() const { return shared() ? 64 : expert_gemm_tile_places(pairs(), shape.experts); }
@@ -77,10 +79,12 @@ struct Layer {
     if (!shared()) {
       return plan_experts({.logits = logits, .rows = rows, .rule = rule(), .tile_places = tile_places(), .plan = memory.plan}, stream);
     }
-    // The router's logits are those of x, of which every draw has its own.
-    norm_route({.x = logits, .rows = rows, .hidden = shape.hidden, .norm_weight = norm, .router = router,
-                .router_dtype = shape.dtype, .rule = rule(), .h = memory.h, .dtype = shape.dtype, .codes = codes,
-                .code_scales = code_scales, .logits = memory.logits, .plan = memory.plan}, stream);
+    norm_route(norm_route_call(logits), stream);  // the router's logits are those of x, of which every draw has its own
+  }
+  NormRouteCall norm_route_call(const float* x) const {
+    return {.x = x, .rows = rows, .hidden = shape.hidden, .norm_weight = norm, .router = router,
+            .router_dtype = shape.dtype, .rule = rule(), .h = memory.h, .dtype = shape.dtype, .codes = codes,
+            .code_scales = code_scales, .logits = memory.logits, .plan = memory.plan};
   }
   void round(const void* x, int64_t count, int64_t cols, const int32_t* place_of) const {
     code_rows({.x = x, .dtype = shape.dtype, .rows = count, .cols = cols, .place_of = place_of,
@@ -105,20 +109,69 @@ struct Layer {
   }
 };
 
-double dense_tflops(cudaStream_t stream) {
-  constexpr int64_t kN = 8192;
-  const bench::Matrix x = bench::random_matrix(kN * kN, 1), w = bench::random_matrix(kN * kN, 0.01f);
-  const DeviceBuffer y = bench::take(DeviceBuffer::allocate(kN * kN * 2, "a benchmark"));
-  const GpuLinear linear = {.weight = w.memory.as<void>(), .in_features = kN, .out_features = kN};
+// Bytes a microsecond, of reads of more memory than the caches hold.
+double read_rate(cudaStream_t stream) {
+  constexpr int64_t kBytes = int64_t{4} << 30;
+  const bench::Matrix data = bench::random_matrix(kBytes / 2, 1);
+  const DeviceBuffer never = bench::take(DeviceBuffer::allocate(4, "a benchmark"));
+  const auto read = [&] { bench::read_memory(data.memory.as<void>(), kBytes, never.as<uint32_t>(), stream); };
+  return kBytes / bench::time_us(stream, 1, read);
+}
+
+// Codes of e4m3 but NaN's: a random block of an odd length, again and again.
+DeviceBuffer random_codes(int64_t count) {
+  std::mt19937 random(std::random_device{}());
+  std::vector<uint8_t> block(std::min<int64_t>(count, (1 << 20) + 331));
+  for (uint8_t& code : block) {
+    code = static_cast<uint8_t>(random());
+    if ((code & 0x7f) == 0x7f) code ^= 1;
+  }
+  DeviceBuffer out = bench::take(DeviceBuffer::allocate(count, "a benchmark"));
+  const auto size = static_cast<int64_t>(block.size());
+  for (int64_t at = 0; at < count; at += size) {
+    must(cudaMemcpy(out.as<uint8_t>() + at, block.data(), std::min(size, count - at), cudaMemcpyHostToDevice));
+  }
+  return out;
+}
+
+struct GemmShape {
+  int64_t rows, outputs, depth;
+};
+
+// Microseconds of a dense GEMM, in 16 bits, or with weights of 8 bits whose rows of x it rounds.
+double dense_us(const GemmShape& of, bool fp8, cudaStream_t stream) {
+  constexpr int kTries = 16, kLaunches = 8;
+  const bench::Matrix x = bench::random_matrix(of.rows * of.depth, 1);
+  const DeviceBuffer codes = random_codes(fp8 ? of.outputs * of.depth : 16);
+  const bench::Matrix halves = bench::random_matrix(fp8 ? 16 : of.outputs * of.depth, 0.01f);
+  const std::vector<float> scale_values(fp8_scale_stride(of.depth) * (of.outputs / kFp8Block + 1), 1e-4f);
+  const DeviceBuffer scales = bench::take(DeviceBuffer::allocate(scale_values.size() * 4, "a benchmark"));
+  must(cudaMemcpy(scales.as<void>(), scale_values.data(), scale_values.size() * 4, cudaMemcpyHostToDevice));
+  const DeviceBuffer y = bench::take(DeviceBuffer::allocate(of.rows * of.outputs * 2, "a benchmark"));
+  GpuLinear linear = {.weight = halves.memory.as<void>(), .in_features = of.depth, .out_features = of.outputs};
+  if (fp8) {
+    linear.weight = codes.as<void>();
+    linear.dtype = DType::fp8_e4m3;
+    linear.scales = scales.as<float>();
+    linear.scaling = Fp8Scaling::block;
+  }
   const auto gemm = bench::take(GpuGemm::create());
-  const GemmCall call = {.linear = &linear, .x = x.memory.as<void>(), .rows = kN, .y = y.as<void>(), .y_stride = kN};
-  const double us = bench::time_us(stream, 10, [&] { for (int i = 0; i < 10; ++i) bench::check(gemm->run(call, stream)); });
-  return 2.0 * kN * kN * kN / us * 1e-6;
+  bench::check(gemm->reserve_fp8(of.rows, of.depth));
+  const GemmCall call = {.linear = &linear, .x = x.memory.as<void>(), .rows = of.rows, .y = y.as<void>(),
+                         .y_stride = of.outputs};
+  const auto run = [&](int times) {
+    for (int i = 0; i < times; ++i) bench::check(gemm->run(call, stream));
+  };
+  gemm->start_tuning();
+  run(3 * kTries);
+  gemm->stop_tuning();
+  return bench::time_us(stream, kLaunches, [&] { run(kLaunches); });
 }
 
 struct Options {
-  bool fp8 = false, parts = false;
-  double tflops = 0;            // of a dense 16-bit GEMM
+  bool fp8 = false, parts = false, dense = false;
+  double bytes_per_us = 0;      // that this GPU reads
+  double tflops = 0;            // of a dense GEMM of the weights' format
 };
 
 struct Measured {
@@ -157,6 +210,12 @@ class Bench {
       fmt::print("    routing {:.1f}, rows {:.1f}, gate_up {:.1f}, rounding {:.1f}, down {:.1f}, sum {:.1f}\n", time(1),
                  layer.shared() ? 0 : time(2), time(4), shape_.fp8 ? time(8) : 0, time(16), time(32));
     }
+    if (options_.dense && rows >= kLeastDenseRows) {
+      const double both = dense_us({rows * shape_.k, 2 * shape_.ffn, shape_.hidden}, shape_.fp8, stream_) +
+                          dense_us({rows * shape_.k, shape_.hidden, shape_.ffn}, shape_.fp8, stream_);
+      fmt::print("    dense GEMMs of as many rows: {:.1f} us, {:.3f} of the layer's time, {:.3f} of its GEMMs' and their "
+                 "rounding's\n", both, both / layer_time.us, both / time(4 | 8 | 16));
+    }
     std::fflush(stdout);
     return layer_time;
   }
@@ -171,11 +230,11 @@ class Bench {
     return out;
   }
   Measured print(int64_t rows, double active, double us) const {
-    const double bytes_a_weight = shape_.fp8 ? 1 : 2, tflops = 0.85 * options_.tflops * (shape_.fp8 ? 2 : 1);
+    const double bytes_a_weight = shape_.fp8 ? 1 : 2, tflops = 0.85 * options_.tflops;
     const double weight_bytes = bytes_a_weight * 3 * shape_.hidden * shape_.ffn * active;
     const double row_bytes = rows * shape_.hidden * (4.0 + 4) + shape_.experts * shape_.hidden * 2.0;
     const double flops = 6.0 * static_cast<double>(rows) * shape_.k * shape_.hidden * shape_.ffn;
-    const double byte_us = (weight_bytes + row_bytes) / kBytesPerUs, flop_us = flops / (tflops * 1e6);
+    const double byte_us = (weight_bytes + row_bytes) / options_.bytes_per_us, flop_us = flops / (tflops * 1e6);
     const Measured out = {us, std::max(byte_us, flop_us)};
     fmt::print("experts {:3} k {:2} hidden {:5} ffn {:5} rows {:5}: {:9.1f} us, floors {:9.1f} bytes {:9.1f} flops, {:5.2f} x, {:4.0f} GB/s, {:4.0f} TFLOP/s\n",
                shape_.experts, shape_.k, shape_.hidden, shape_.ffn, rows, us, byte_us, flop_us, out.ratio(), weight_bytes / us * 1e-3,
@@ -229,19 +288,27 @@ void run_random(int count, unsigned seed, const Options& options, cudaStream_t s
              count, std::exp(logs / count), worst, large, kLaunchesHiddenUs, std::exp(large_logs / std::max(large, 1)));
 }
 
-void run_fixed(const Options& options, cudaStream_t stream) {
+void run_shape(ExpertShape shape, const std::vector<int64_t>& rows, const Options& options, cudaStream_t stream) {
   std::mt19937 random(3);
-  const auto run = [&](ExpertShape shape, const std::vector<int64_t>& rows) {
-    shape.rows = rows.back();
-    shape.fp8 = shape.alike = options.fp8;
-    shape.scaling = Fp8Scaling::block;
-    Bench bench(shape, options, stream);
-    for (const int64_t of : rows) bench.measure(of, random);
-  };
+  shape.rows = rows.back();
+  shape.fp8 = shape.alike = options.fp8;
+  shape.scaling = Fp8Scaling::block;
+  Bench bench(shape, options, stream);
+  for (const int64_t of : rows) bench.measure(of, random);
+}
+
+void run_fixed(const Options& options, cudaStream_t stream) {
+  const auto run = [&](const ExpertShape& shape, const std::vector<int64_t>& rows) { run_shape(shape, rows, options, stream); };
   run({.experts = 128, .k = 8, .hidden = 2048, .ffn = 768}, {1, 4, 8, 9, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192, 16384});
   run({.experts = 32, .k = 4, .hidden = 2880, .ffn = 2880}, {1, 8, 64, 8192});
   run({.experts = 8, .k = 2, .hidden = 4096, .ffn = 14336}, {1, 8, 64, 8192});
   run({.experts = 512, .k = 10, .hidden = 2048, .ffn = 512}, {1, 8, 64, 8192});
+}
+
+void print_device() {
+  cudaDeviceProp device{};
+  must(cudaGetDeviceProperties(&device, 0));
+  fmt::print("{}\n", device.name);
 }
 
 }  // namespace
@@ -252,15 +319,29 @@ int main(int argc, char** argv) {
   for (; at < argc; ++at) {
     if (std::strcmp(argv[at], "fp8") == 0) options.fp8 = true;
     else if (std::strcmp(argv[at], "parts") == 0) options.parts = true;
+    else if (std::strcmp(argv[at], "dense") == 0) options.dense = true;
     else break;
   }
   CudaStream stream;
   bench::check(cudaStreamCreate(stream.out()));
-  options.tflops = dense_tflops(stream.get());
-  fmt::print("dense GEMM 8192^3: {:.0f} TFLOP/s\n", options.tflops);
-  if (argc > at && std::strcmp(argv[at], "random") == 0) {
+  constexpr int64_t kDense = 8192;
+  print_device();
+  options.bytes_per_us = read_rate(stream.get());
+  options.tflops = 2.0 * kDense * kDense * kDense / dense_us({kDense, kDense, kDense}, options.fp8, stream.get()) * 1e-6;
+  fmt::print("reads of 4 GiB: {:.2f} TB/s, dense GEMM 8192^3: {:.0f} TFLOP/s\n", options.bytes_per_us * 1e-6, options.tflops);
+  std::fflush(stdout);
+  const std::string what = at < argc ? argv[at] : "";
+  if (what == "random") {
     const int count = argc > at + 1 ? std::atoi(argv[at + 1]) : 100;
-    run_random(count, argc > at + 2 ? static_cast<unsigned>(std::atoi(argv[at + 2])) : std::random_device{}(), options, stream.get());
+    const unsigned seed = argc > at + 2 ? static_cast<unsigned>(std::atoi(argv[at + 2])) : std::random_device{}();
+    fmt::print("seed {}\n", seed);
+    run_random(count, seed, options, stream.get());
+  } else if (what == "shape") {
+    std::vector<int64_t> given;
+    for (int i = at + 1; i < argc; ++i) given.push_back(std::atoll(argv[i]));
+    if (given.size() < 5) return 2;
+    const ExpertShape shape = {.experts = static_cast<int>(given[0]), .k = static_cast<int>(given[1]), .hidden = given[2], .ffn = given[3]};
+    run_shape(shape, {given.begin() + 4, given.end()}, options, stream.get());
   } else {
     run_fixed(options, stream.get());
   }
