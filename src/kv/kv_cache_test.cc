@@ -230,6 +230,15 @@ TEST(KvCache, RefusesScalesThatCannotBe) {
     scales.k[2] = bad;
     EXPECT_EQ(KvCache::create(shape, scales).status().code(), StatusCode::invalid_argument) << bad;
   }
+  const auto refusal = [&](std::vector<float> KvHeadScales::*list, float scale) {
+    scales = some_scales(shape);
+    (scales.*list)[2] = scale;
+    return KvCache::create(shape, scales).status().message();
+  };
+  EXPECT_NE(refusal(&KvHeadScales::k, -1).find("a k_scale of"), std::string::npos);
+  EXPECT_NE(refusal(&KvHeadScales::v, -1).find("a v_scale of"), std::string::npos);
+  for (const float bound : {std::numeric_limits<float>::min(), 1e30f}) EXPECT_EQ(refusal(&KvHeadScales::k, bound), "");
+  EXPECT_NE(refusal(&KvHeadScales::k, 1.0001e30f), "");
 }
 
 TEST(KvFormat, ParsesItsNames) {

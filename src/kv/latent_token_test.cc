@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -78,6 +79,22 @@ TEST_P(PackedToken, KeepsValuesToTheFormatsRounding) {
     for (int i = kPackedLatentDim; i < kPackedTokenDim; ++i) {
       EXPECT_EQ(got[i], bf16_to_f32(f32_to_bf16(values[i]))) << "the rotated part is bf16";
     }
+  }
+}
+
+// The codes of a block end where the scales begin.
+TEST_P(PackedToken, ScalesStandAsTheyWereMade) {
+  if (GetParam() != KvFormat::fp8_ds_mla) GTEST_SKIP() << "its scales are bytes";
+  std::vector<float> values = random_token(5, 1);
+  for (int i = kPackedLatentDim; i < kPackedTokenDim; ++i) values[i] = 1;
+  const std::vector<std::byte> token = packed(values);
+  for (int block = 0; block < kPackedLatentDim / kDsMlaScaleDim; ++block) {
+    float scale = 0, largest = 0;
+    std::memcpy(&scale, token.data() + kDsMlaScaleAt + block * sizeof scale, sizeof scale);
+    for (int i = 0; i < kDsMlaScaleDim; ++i) {
+      largest = std::max(largest, std::fabs(values[block * kDsMlaScaleDim + i]));
+    }
+    EXPECT_EQ(scale, ds_mla_scale(largest)) << block;
   }
 }
 

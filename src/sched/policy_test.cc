@@ -159,6 +159,25 @@ TEST(SchedulerPolicy, TheOldestIsPassedOverForItsAdapterABoundedNumberOfTimes) {
   EXPECT_LT(passed, kLpmMaxOvertakes + config.max_running_requests);  // a step may admit several
 }
 
+// The request with the longest cached prefix goes first, if it is among the kScanWindow oldest.
+TEST(SchedulerPolicy, LooksAtSoManyWaitingRequestsAndNoMore) {
+  for (const int others : {kScanWindow - 1, kScanWindow}) {
+    SchedulerConfig config = make_config();
+    config.schedule_policy = SchedulePolicy::lpm;
+    config.max_running_requests = 1;
+    Scheduler scheduler(config);
+    ASSERT_TRUE(scheduler.add(make_spec(1, 16, 1, 5)).ok());
+    run_to_idle(scheduler);  // its prompt is cached
+    for (int i = 0; i < others; ++i) ASSERT_TRUE(scheduler.add(make_spec(10 + i, 8, 1)).ok());
+    ASSERT_TRUE(scheduler.add(make_spec(2, 20, 1, 5)).ok());
+    const Step& step = scheduler.schedule();
+    ASSERT_EQ(step.rows.size(), 1u);
+    EXPECT_EQ(step.rows[0].id, others < kScanWindow ? RequestId{2} : RequestId{10}) << others;
+    commit(scheduler, step);
+    run_to_idle(scheduler);
+  }
+}
+
 // Each of those it waits for fails before its prompt is cached.
 TEST(SchedulerPolicy, WaitsForTheSamePrefixOfSoManyOthersAndNoMore) {
   SchedulerConfig config = make_config();
