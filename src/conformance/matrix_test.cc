@@ -117,7 +117,7 @@ std::optional<Asked> ask_for(std::string_view column, const Caps& caps) {
   if (column == "not causal") asked.model.non_causal = true;
   if (column == "head dim 256") asked.model.head_dim = 256;
   if (column == "deterministic") asked.flags.enable_deterministic_inference = true;
-  if (column == "FP8 products" || column == "pages > 1" || column == "cached prefix") return std::nullopt;
+  if (column == "FP8 MMA" || column == "pages > 1" || column == "cached prefix") return std::nullopt;
   return asked;
 }
 

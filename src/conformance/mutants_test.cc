@@ -71,7 +71,7 @@ TEST(Mutants, Fp8ArithmeticIsHeldToItsBound) {
   for (const CheckResult& result : run_suite(variants, options)) {
     if (!result.passed) caught.emplace(result.variant, result.case_name + ": " + result.text);
     if (result.variant != mutation_name(Mutation::none)) continue;
-    EXPECT_NE(std::find(result.features.begin(), result.features.end(), "fp8 products"), result.features.end());
+    EXPECT_NE(std::find(result.features.begin(), result.features.end(), "fp8 mma"), result.features.end());
     largest_share = std::max(largest_share, result.error / result.bound);
     std::printf("%-24s error %.3g of %.3g allowed\n", result.case_name.c_str(), result.error, result.bound);
   }

@@ -23,7 +23,7 @@ constexpr std::array<Column, 17> kColumns = {{
     {"FP8 KV", "KV fp8_e4m3"},
     {"FP8 e5m2 KV", "KV fp8_e5m2"},
     {"FP4 KV", "KV fp4_e2m1"},
-    {"FP8 products", "fp8 products"},
+    {"FP8 MMA", "fp8 mma"},
     {"topk = 1", "draft chain"},
     {"topk > 1", "draft tree"},
     {"sliding window", "sliding window"},
@@ -190,7 +190,7 @@ std::string refusal_of(const Caps& caps, std::string_view column) {
     const bool packed =
         caps.kinds.has(AttentionKind::mla) && kCpuArchs.has(q.hardware.arch);  // as selection reads the flag
     q.input.kv_format = packed ? KvFormat::fp4_mla : KvFormat::fp4_e2m1;
-  } else if (column == "FP8 products") {
+  } else if (column == "FP8 MMA") {
     return caps.fp8_products.kv_formats.bits != 0 ? "" : "multiplies fp8 KV in 16-bit or f32 arithmetic";
   } else if (column == "topk = 1" || column == "topk > 1") {
     q.input.topk = column == "topk = 1" ? 1 : 4;

@@ -251,7 +251,7 @@ class Suite {
     const Case& c = problem.shape();
     CheckResult result = result_of(c, problem.kv_format(), variant, Check::reference);
     result.features = features_of(c, problem.kv_format(), page_size);
-    if (!expected.fp8.out.empty()) result.features.push_back("fp8 products");
+    if (!expected.fp8.out.empty()) result.features.push_back("fp8 mma");
     result.kv_error = problem.quantisation_error();
     const auto backend = variant.create({&team_, 0, page_size});
     if (!backend) {

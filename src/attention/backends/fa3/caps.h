@@ -7,7 +7,7 @@
 
 namespace warpweave::fa3 {
 
-// wgmma on e4m3. Sums of 14 bits: what others found of Hopper's fp8 products, and as what an H200 loses in long
+// wgmma on e4m3. Sums of 14 bits: what others found of Hopper's fp8 MMA, and as what an H200 loses in long
 // sums says. From 64 new tokens on they are as fast as widened K and V or faster; a tile has 128 rows or more.
 inline constexpr Fp8Products kFp8Products = {
     .kv_formats = {KvFormat::fp8_e4m3},
