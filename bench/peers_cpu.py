@@ -26,6 +26,7 @@ import urllib.request
 import random_deepseek
 import random_llama
 import random_qwen3_moe
+import random_qwen3_next
 
 NEW_TOKENS, VOCAB = 128, 32000
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -150,7 +151,8 @@ def spent_s(clock, peer):
     return seconds
 
 
-MODELS = {"llama": random_llama, "deepseek": random_deepseek, "qwen3-moe": random_qwen3_moe}
+MODELS = {"llama": random_llama, "deepseek": random_deepseek, "qwen3-moe": random_qwen3_moe,
+          "qwen3-next": random_qwen3_next}
 PEERS = {"llama.cpp": LlamaCpp, "ctranslate2": CTranslate2, "torch": Torch, "warpweave": Warpweave}
 
 

@@ -1,4 +1,4 @@
-"""What random_llama.py, random_qwen3_moe.py and random_deepseek.py share: random weights, and the files they go to, a
+"""What random_llama.py, random_qwen3_moe.py, random_qwen3_next.py and random_deepseek.py share: random weights, and the files they go to, a
 Hugging Face folder (config.json, safetensors; no tokenizer) and a GGUF file."""
 import argparse
 import dataclasses
@@ -6,6 +6,7 @@ import json
 import pathlib
 from typing import Callable
 
+F32_IN_GGUF = ("ffn_gate_inp", "ssm_conv1d")  # converters keep the router and convolutions in f32
 GGUF_FORMATS = ("q8_0", "q4_0", "q4_1", "q4_k", "q6_k")
 PLAIN_DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 
@@ -14,12 +15,18 @@ PLAIN_DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 class RandomModel:
     """`layer_shapes(index)`: the shapes of a layer's matrices and vectors by Hugging Face name, between "model.layers.I."
     and ".weight". `gguf_layer(of, index)`: pairs of a GGUF name, between "blk.I." and ".weight", and its tensor, in the
-    file's order; `of(name)` is the layer's tensor by Hugging Face name. `add_metadata(writer)`: the model's GGUF keys."""
+    file's order; `of(name)` is the layer's tensor by Hugging Face name. `add_metadata(writer)`: the model's GGUF keys.
+    `bare`: those of either kind of names that ".weight" does not follow. `output_norm`: what the GGUF file has for the last norm."""
     config: dict
     gguf_arch: str
     add_metadata: Callable
     layer_shapes: Callable
     gguf_layer: Callable
+    bare: tuple = ()
+    output_norm: Callable = lambda weight: weight  # of the GGUF file
+
+    def full_name(self, name):
+        return name if name in self.bare else name + ".weight"
 
     def tensors(self, dtype):
         import torch
@@ -35,7 +42,7 @@ class RandomModel:
                    "model.norm.weight": tensor(table[1:])}
         for i in range(self.config["num_hidden_layers"]):
             for name, shape in self.layer_shapes(i).items():
-                tensors[f"model.layers.{i}.{name}.weight"] = tensor(shape)
+                tensors[f"model.layers.{i}.{self.full_name(name)}"] = tensor(shape)
         return tensors
 
     def write_hugging_face(self, tensors, out, dtype_name):
@@ -51,11 +58,10 @@ class RandomModel:
         add_vocabulary(writer, self.config["vocab_size"])
         add_tensor(writer, "token_embd.weight", tensors["model.embed_tokens.weight"], dtype_name)
         add_tensor(writer, "output.weight", tensors["lm_head.weight"], dtype_name)
-        add_tensor(writer, "output_norm.weight", tensors["model.norm.weight"], dtype_name)
+        add_tensor(writer, "output_norm.weight", self.output_norm(tensors["model.norm.weight"]), dtype_name)
         for i in range(self.config["num_hidden_layers"]):
-            for name, tensor in self.gguf_layer(lambda name: tensors[f"model.layers.{i}.{name}.weight"], i):
-                kept = "float32" if name == "ffn_gate_inp" else dtype_name  # converters keep the router in f32
-                add_tensor(writer, f"blk.{i}.{name}.weight", tensor, kept)
+            for name, tensor in self.gguf_layer(lambda name: tensors[f"model.layers.{i}.{self.full_name(name)}"], i):
+                add_tensor(writer, f"blk.{i}.{self.full_name(name)}", tensor, "float32" if name in F32_IN_GGUF else dtype_name)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
