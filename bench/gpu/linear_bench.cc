@@ -1,12 +1,15 @@
 // Kernels of linear attention beside their floors: microseconds of a call, gates and l2norm within, on one GPU.
 //
-//   linear_bench [random N [SEED]] [tile] [prepare | scan | decode]    default: fixed shapes, the wgmma kernels
+//   linear_bench [random N [SEED] | rows FILE] [tile] [prepare | scan | decode]    default: fixed shapes, the wgmma kernels
 //
+// rows: a line of FILE a row, as in "gdn extend 16 32 128 128 8 4096 f32": heads and dims of k and v, requests, tokens of each, state.
 // prepare, scan: of prompts only that kernel runs, in one launch, to see where their time goes. decode: only its rows.
 // Floors: bytes (q, k, v, out, states, each once) at 4.3 TB/s; GEMMs of the chunk form, 11 MFLOP a chunk of 64 tokens and head
 // of 128 x 128, at 600 TFLOP/s. Every launch of a decode row has slots of its own, so that states come from memory.
 #include <cctype>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <string_view>
 
@@ -136,6 +139,27 @@ Row random_row(std::mt19937& random) {
   return row;
 }
 
+// Of kinds and phases as linear_attn.h names them; a line that is none ends the program.
+std::vector<Row> rows_of_file(const std::string& path) {
+  std::vector<Row> rows;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string kind, phase, state;
+    Row row;
+    words >> kind >> phase >> row.k_heads >> row.v_heads >> row.k_dim >> row.v_dim >> row.requests >> row.tokens >> state;
+    if (!words || (kind != "gdn" && kind != "kda") || (phase != "extend" && phase != "decode")) {
+      fmt::print(stderr, "no row: {}\n", line);
+      std::exit(2);
+    }
+    row.kind = kind == "kda" ? LinearAttnKind::kda : LinearAttnKind::gdn;
+    row.phase = phase == "decode" ? LinearAttnPhase::decode : LinearAttnPhase::extend;
+    row.state = state == "bf16" ? DType::bf16 : DType::f32;
+    rows.push_back(row);
+  }
+  return rows;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -146,6 +170,7 @@ int main(int argc, char** argv) {
     const std::string_view argument = argv[i];
     if (argument == "tile") wgmma = false;
     if (argument == "prepare" || argument == "scan" || argument == "decode") part = argument;
+    if (argument == "rows" && i + 1 < argc) rows = rows_of_file(argv[i + 1]);
     if (argument != "random" || i + 1 >= argc) continue;
     const bool seeded = i + 2 < argc && std::isdigit(static_cast<unsigned char>(*argv[i + 2])) != 0;
     const unsigned seed = seeded ? static_cast<unsigned>(std::stoul(argv[i + 2])) : std::random_device{}();

@@ -11,6 +11,8 @@
 // schemas and edited, which all leaves out too: 64 and 8 requests at once at temperature 1, as they are and, by turns,
 // under JSON schemas that are met for the first time, over a made-up vocabulary of the model's size (schemas), or with
 // penalties, biases, and the log-probabilities of 5 tokens (edited).
+// shared, which all leaves out as well: 64 requests at once of 8192 tokens and 128 of their own, 128 new ones each: first each with
+// 8192 of its own, then all with the same, which one request before them has left in the prefix cache.
 // decode64 alone is the decode step of that batch, so are decode1, decode8 and decode256.
 // profileN marks one decode step of batch N, and profile0 a prefill of 8192 tokens, for a profiler that
 // waits for the program's mark (ncu --profile-from-start off).
@@ -26,6 +28,7 @@
 #include <mutex>
 #include <numeric>
 #include <random>
+#include <thread>
 #include <vector>
 
 #include <cuda_profiler_api.h>
@@ -66,6 +69,7 @@ struct Outcome {
   std::vector<double> ttft_s;
   std::vector<double> gaps_us;      // the GPU's idle time between steps
   int64_t output_tokens = 0;
+  int64_t prompt_tokens = 0, cached_tokens = 0;
 };
 
 class Runner {
@@ -75,6 +79,7 @@ class Runner {
   int profile_from_token = 0;  // 0: never
   std::vector<std::shared_ptr<const LoraAdapter>> adapters;  // of the requests, in turn; empty: of none
   std::function<void(GenerateRequest&, int)> finish_request;  // what else it asks for, by number; empty: nothing
+  std::vector<int32_t> prefix;  // of every prompt, before its own tokens
 
   // At most `concurrency` jobs at a time, in their order.
   Outcome run(const std::vector<Job>& jobs, int concurrency) {
@@ -97,6 +102,12 @@ class Runner {
     return std::move(state.outcome);
   }
 
+  std::vector<int32_t> random_tokens(int count) {
+    std::vector<int32_t> out(count);
+    for (int32_t& token : out) token = static_cast<int32_t>(random_() % (engine_.info().vocab_size - 16) + 8);
+    return out;
+  }
+
  private:
   struct State {
     std::mutex mutex;
@@ -108,9 +119,8 @@ class Runner {
   void submit(const Job& job, int all, Clock::time_point start, State& state) {
     GenerateRequest request;
     request.rid = "r" + std::to_string(++number_);
-    for (int i = 0; i < job.prompt_tokens; ++i) {
-      request.input_ids.push_back(static_cast<int32_t>(random_() % (engine_.info().vocab_size - 16) + 8));
-    }
+    request.input_ids = prefix;
+    for (int32_t token : random_tokens(job.prompt_tokens)) request.input_ids.push_back(token);
     if (!adapters.empty()) request.adapter = adapters[number_ % adapters.size()];
     request.sampling.temperature = 0;
     request.sampling.max_new_tokens = job.new_tokens;
@@ -143,6 +153,8 @@ class Runner {
           }
           state.outcome.output_tokens += static_cast<int64_t>(delta.token_ids.size());
           if (delta.finish) {
+            state.outcome.prompt_tokens += delta.prompt_tokens;
+            state.outcome.cached_tokens += delta.cached_tokens;
             ++state.finished;
             state.changed.notify_one();
           }
@@ -206,6 +218,24 @@ void ttft(Runner& runner) {
   std::vector<double> times;
   for (int i = 0; i < 9; ++i) times.push_back(runner.run({{1024, 4}}, 1).ttft_s[0] * 1e3);
   print("time to first token, 1024 tokens, idle", fmt::format("\"median_ms\": {:.2f}", median(times)));
+}
+
+void shared(Engine& engine, Runner& runner) {
+  constexpr int kRequests = 64, kShared = 8192, kOwn = 128, kNew = 128;
+  const auto show = [](const std::string& row, const Outcome& outcome) {
+    print(row, fmt::format("\"median_ttft_ms\": {:.1f}, \"p99_ttft_ms\": {:.1f}, \"cached_share\": {:.4f}, \"output_tokens_per_s\": {:.0f}",
+                           median(outcome.ttft_s) * 1e3, quantile(outcome.ttft_s, 0.99) * 1e3,
+                           static_cast<double>(outcome.cached_tokens) / static_cast<double>(outcome.prompt_tokens),
+                           static_cast<double>(outcome.output_tokens) / outcome.total_s));
+  };
+  const std::string row = fmt::format("{} requests of {} and {} tokens", kRequests, kShared, kOwn);
+  show(row + ", none shared", runner.run(std::vector<Job>(kRequests, {kShared + kOwn, kNew}), kRequests));
+  while (!engine.flush_cache()) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // the last request may just be leaving
+  runner.prefix = runner.random_tokens(kShared);
+  show("one such request, cold", runner.run({{kOwn, 1}}, 1));
+  show("one such request, its prefix cached", runner.run({{kOwn, 1}}, 1));
+  show(row + ", shared", runner.run(std::vector<Job>(kRequests, {kOwn, kNew}), kRequests));
+  runner.prefix = {};
 }
 
 constexpr int kLoraAdapters = 8, kLoraRank = 16, kLoraTurns = 3;
@@ -435,6 +465,7 @@ int main(int argc, char** argv) {
   if (wants("decode")) decode(runner, info.max_running_requests, alone == std::end(kBatches) ? 0 : *alone);
   if (wants("prefill")) prefill(runner);
   if (wants("ttft")) ttft(runner);
+  if (rows.find("shared") != std::string::npos) shared(engine, runner);
   if (with_adapters) lora(runner, flags->args, *served, rows == "lora" ? 0 : 64);
   if (rows == "schemas") schemas(runner, info.vocab_size);
   if (rows == "edited") edited(runner, info.vocab_size);
