@@ -16,6 +16,7 @@ constexpr int kMaxHeadDim = 256;
 // the last, which writes it, they stand in `rows`.
 template <bool kPerChannel, LinearCpuType kType>
 WW_INLINE void step_rows(const LinearStep& s, int row, float (*rows)[kMaxHeadDim]) {
+  constexpr int kBytes = kType == LinearCpuType::f32 ? 4 : 2;
   const int64_t state_at = static_cast<int64_t>(row) * s.k_dim;
   for (int t = 0; t < s.tokens; ++t) {
     const float* k = s.k + t * s.stride;
@@ -34,6 +35,8 @@ WW_INLINE void step_rows(const LinearStep& s, int row, float (*rows)[kMaxHeadDim
           sum(r, c, vload(rows[r] + c), kc, qc);
         } else {
           const Vec state = s.state_in != nullptr ? load16(s.state_in, kType, state_at + r * s.k_dim + c) : vzero();
+          // The rows after these: decode meets a state that other layers' weights have driven out of the caches.
+          if (s.state_in != nullptr) prefetch(static_cast<const char*>(s.state_in) + (state_at + (kStepRows + r) * s.k_dim + c) * kBytes);
           vstore(rows[r] + c, state);
           sum(r, c, state, kc, qc);
         }

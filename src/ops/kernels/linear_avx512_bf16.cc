@@ -3,11 +3,14 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include <algorithm>
+
 #include "ops/kernels/linear_kernels.h"
 
 namespace warpweave {
 namespace {
 
+constexpr int kPairBytes = 64;  // of a panel: two values of k of each column
 constexpr int kPrefetchBytes = 1024;
 
 inline __attribute__((always_inline)) __m512bh broadcast_pair(const uint16_t* p) {
@@ -33,21 +36,27 @@ void register_tile(const GemmTile& t, int first_row, int first_panel) {
   }
 #pragma GCC unroll 16
   for (int p = 0; p < kPanels; ++p) w[p] = t.weights + (first_panel + p) * t.panel_bytes;
-  for (int64_t k = 0; k < t.k; k += 2) {
-    __m512bh b[kPanels];
+  const auto add = [&](int64_t from, int64_t to, int64_t prefetch_at) __attribute__((always_inline)) {
+    for (int64_t k = from; k < to; k += 2) {
+      __m512bh b[kPanels];
 #pragma GCC unroll 16
-    for (int p = 0; p < kPanels; ++p) {
-      const unsigned char* at = w[p] + k * 32;
-      _mm_prefetch(reinterpret_cast<const char*>(at + kPrefetchBytes), _MM_HINT_T0);
-      b[p] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(at));
+      for (int p = 0; p < kPanels; ++p) {
+        const unsigned char* at = w[p] + k * kPairBytes / 2;
+        _mm_prefetch(reinterpret_cast<const char*>(at + prefetch_at), _MM_HINT_T0);
+        b[p] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(at));
+      }
+#pragma GCC unroll 16
+      for (int r = 0; r < kRows; ++r) {
+        const __m512bh broadcast = broadcast_pair(x[r] + k);
+#pragma GCC unroll 16
+        for (int p = 0; p < kPanels; ++p) acc[r][p] = _mm512_dpbf16_ps(acc[r][p], broadcast, b[p]);
+      }
     }
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      const __m512bh broadcast = broadcast_pair(x[r] + k);
-#pragma GCC unroll 16
-      for (int p = 0; p < kPanels; ++p) acc[r][p] = _mm512_dpbf16_ps(acc[r][p], broadcast, b[p]);
-    }
-  }
+  };
+  // What comes behind the end of a panel is another one of this tile: the panels that are multiplied next begin behind the tile.
+  const int64_t behind = std::max<int64_t>(0, t.k - kPrefetchBytes * 2 / kPairBytes);
+  add(0, behind, kPrefetchBytes);
+  add(behind, t.k, kPrefetchBytes + (kPanels - 1) * t.panel_bytes);
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 16
