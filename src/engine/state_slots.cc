@@ -8,7 +8,9 @@ namespace warpweave {
 namespace {
 
 constexpr double kDefaultMemoryRatio = 0.9;
-constexpr int kDefaultTrackInterval = 256;
+// Rows of prompts end at checkpoints, and every step reads all weights: a prompt of 8320 tokens, 16 of
+// Qwen3-Next-80B's layers on an H100, took 631 ms by 256 tokens.
+constexpr int kDefaultTrackInterval = 2048;
 constexpr int kMostSlots = 1 << 24;
 // Prompts end closer to one another than checkpoints within them; denser ones than this would be of no use.
 constexpr int kTokensPerCheckpoint = 16;

@@ -246,7 +246,7 @@ std::vector<FlagSpec> memory_flags() {
        .value_name = "RATIO", .help = "Memory of those states, as a part of the KV pool's", .default_text = "0.9",
        .min = 0.001, .max = 1000},
       {.names = {"--mamba-track-interval"}, .group = G::memory, .target = &A::mamba_track_interval,
-       .value_name = "TOKENS", .help = "From checkpoint to checkpoint of such a state in a prompt", .default_text = "256",
+       .value_name = "TOKENS", .help = "From checkpoint to checkpoint of such a state in a prompt, whose steps end there", .default_text = "2048",
        .min = 1, .max = 1e9},
       {.names = {"--mamba-ssm-dtype"}, .group = G::memory, .target = &A::mamba_ssm_dtype, .value_name = "TYPE",
        .help = "Type of the states of recurrent layers", .default_text = "float32", .choices = {"float32", "bfloat16"},

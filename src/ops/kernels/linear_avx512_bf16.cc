@@ -53,7 +53,7 @@ void register_tile(const GemmTile& t, int first_row, int first_panel) {
       }
     }
   };
-  // What comes behind the end of a panel is another one of this tile: the panels that are multiplied next begin behind the tile.
+  // What comes behind the end of a panel is another one of this tile; the panels that come next begin behind the tile.
   const int64_t behind = std::max<int64_t>(0, t.k - kPrefetchBytes * 2 / kPairBytes);
   add(0, behind, kPrefetchBytes);
   add(behind, t.k, kPrefetchBytes + (kPanels - 1) * t.panel_bytes);
