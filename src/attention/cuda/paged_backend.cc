@@ -31,6 +31,9 @@ constexpr int kHeadPairRequests = 16;
 constexpr int kBoxedHeadPairRequests = 8;
 constexpr int kBoxedGroup = 4;
 
+// Decode: the last worker of a pair merges its pieces by itself and reads 16 at once; more cost it the time of a tile.
+constexpr int kPairPiecesATile = 17;
+
 // The most memory for copies of K and V.
 constexpr int64_t kMaxCopyBytes = int64_t{768} << 20;
 
@@ -277,6 +280,7 @@ auto PagedCudaBackend::plan_decode(const ForwardBatch& batch, KernelShape shape,
   p.decode_q_len = q_len;
   const int num_workers = layout.ctas_per_sm * num_sms;
   PlanInput input = weighed_for_decode(plan_input(p, shape));
+  input.merged_pieces_a_tile = kPairPiecesATile * p.num_requests;
   input.num_kv_heads /= layout.heads;
   const DecodeKey key = {p.window_left, input.num_kv_heads, num_workers, q_len};
   DecodePlan& plan = place_of(decode_plans_, key);
