@@ -11,7 +11,7 @@ namespace warpweave {
 namespace {
 
 constexpr int kPairBytes = 64;  // of a panel: two values of k of each column
-constexpr int kPrefetchBytes = 1024;
+constexpr int kPrefetchBytes = 1024;  // ahead, with several rows: for one the hardware does it faster
 
 inline __attribute__((always_inline)) __m512bh broadcast_pair(const uint16_t* p) {
   int32_t pair;
@@ -42,7 +42,7 @@ void register_tile(const GemmTile& t, int first_row, int first_panel) {
 #pragma GCC unroll 16
       for (int p = 0; p < kPanels; ++p) {
         const unsigned char* at = w[p] + k * kPairBytes / 2;
-        _mm_prefetch(reinterpret_cast<const char*>(at + prefetch_at), _MM_HINT_T0);
+        if (kRows > 1) _mm_prefetch(reinterpret_cast<const char*>(at + prefetch_at), _MM_HINT_T0);
         b[p] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(at));
       }
 #pragma GCC unroll 16
