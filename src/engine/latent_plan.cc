@@ -37,8 +37,12 @@ LatentFormShape latent_form_shape(const ModelConfig& config, KvFormat format) {
 
 void plan_latent_forms(const ModelConfig& config, const ServeTarget& target, ServePlan& plan) {
   const LatentConfig& latent = *config.latent;
-  LatentPrefillShape shape = {.rank = latent.kv_rank, .nope_dim = latent.nope_dim, .rope_dim = latent.rope_dim,
-                              .v_dim = latent.v_dim, .capacity_rows = kCapacityRows};
+  LatentPrefillShape shape = {.num_heads = config.num_q_heads,
+                              .rank = latent.kv_rank,
+                              .nope_dim = latent.nope_dim,
+                              .rope_dim = latent.rope_dim,
+                              .v_dim = latent.v_dim,
+                              .capacity_rows = kCapacityRows};
   Resolved& attention = plan.attention;
   const std::string what = "prompts of latent attention: ";
   const bool kernels = target.hardware.arch == DeviceArch::sm_90 && has_expanded_kernels(shape) &&

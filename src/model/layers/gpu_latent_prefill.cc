@@ -71,7 +71,8 @@ cuda::MlaChunk chunk_at(int32_t* ints, int requests, int page_stride) {
 
 LatentPrefillShape GpuLatentPrefill::shape() const {
   const LatentConfig& dims = spec_.dims;
-  return {.rank = dims.kv_rank,
+  return {.num_heads = spec_.num_heads,
+          .rank = dims.kv_rank,
           .nope_dim = dims.nope_dim,
           .rope_dim = dims.rope_dim,
           .v_dim = dims.v_dim,

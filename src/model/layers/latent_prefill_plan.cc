@@ -45,13 +45,19 @@ bool expanding_is_faster(const LatentFormTimes& measured, const Prompts& prompts
   return expanded_us < absorbed_us;
 }
 
+// Gathering a row of a prefix and moving its K and V takes as long as the multiplications of so many heads: measured on
+// an H100 with 16 and 128 heads (docs/gpu-tuning.md).
+constexpr double kMovedHeads = 25;
+
 // Every row of a chunk is expanded, also those that a request with a shorter prefix leaves empty.
 bool expanding_is_cheaper(const LatentPrefillShape& shape, const Prompts& prompts, const LatentPrefillPlan& plan) {
   const double expanded_dim = shape.nope_dim + shape.rope_dim + shape.v_dim;
   const double absorbed = prompts.pairs * (2 * shape.rank + shape.rope_dim) +
                           static_cast<double>(prompts.tokens) * shape.rank * (shape.nope_dim + shape.v_dim);
-  const auto rows = static_cast<double>(plan.fresh_rows + plan.num_chunks * plan.chunk_rows);
-  return prompts.pairs * expanded_dim + rows * shape.rank * expanded_dim < absorbed;
+  const double a_row = static_cast<double>(shape.rank) * (shape.nope_dim + shape.v_dim);
+  const double rows = static_cast<double>(plan.fresh_rows) +
+                      static_cast<double>(plan.num_chunks * plan.chunk_rows) * (1 + kMovedHeads / shape.num_heads);
+  return prompts.pairs * expanded_dim + rows * a_row < absorbed;
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 //
 // Absorbed, a row meets the cached tokens themselves: (rank + rope) + rank multiplications a token and head, and
 // nothing else. Expanded, K and V of every head are made anew from the cached tokens: (nope + rope) + v_dim a token and
-// head, and rank * (nope + rope + v_dim) for each token once. So long prompts expand, a few rows behind a long prefix
-// do not. Where a tuning table has times of both forms (attention/latent_forms.h), these decide; else the
-// multiplications, counted.
+// head, and rank * (nope + v_dim) for each token once, which also has to be read, written and read again. So long
+// prompts expand, a few rows behind a long prefix do not. Where a tuning table has times of both forms
+// (attention/latent_forms.h), these decide; else the multiplications, counted, with what moving a prefix takes.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace warpweave {
 enum class LatentForm { by_cost, absorbed, expanded };
 
 struct LatentPrefillShape {
-  int rank = 0, nope_dim = 0, rope_dim = 0, v_dim = 0;
+  int num_heads = 16, rank = 0, nope_dim = 0, rope_dim = 0, v_dim = 0;
   int page_tokens = 128;        // every request's tokens begin with a page
   int64_t capacity_rows = 0;    // of expanded tokens at a time
   LatentForm form = LatentForm::by_cost;

@@ -34,6 +34,16 @@ TEST(LatentPrefillPlan, LongPromptsExpandAndShortExtendsDoNot) {
   EXPECT_FALSE(plan_of({{3, 0}}).expands) << "rows that see nothing";
 }
 
+// Few heads leave the moving of a long prefix little to be set against.
+TEST(LatentPrefillPlan, MovingAPrefixCountsForFewHeads) {
+  LatentPrefillShape shape = {.rank = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128, .capacity_rows = 1 << 20};
+  const int32_t q_indptr[] = {0, 256}, kv_lens[] = {256 + 32768};
+  shape.num_heads = 16;
+  EXPECT_FALSE(plan_latent_prefill(shape, q_indptr, kv_lens).expands) << "552 us absorbed, 990 expanded on an H100";
+  shape.num_heads = 128;
+  EXPECT_TRUE(plan_latent_prefill(shape, q_indptr, kv_lens).expands) << "4167 us absorbed, 3779 expanded";
+}
+
 // A chunk of a prefix has as many rows for every request as for the one with the longest.
 TEST(LatentPrefillPlan, CountsTheRowsThatShortPrefixesLeaveEmpty) {
   std::vector<Request> requests(16, {512, 512 + 30000});
