@@ -70,6 +70,7 @@ struct Layer {
     call.x_scales = code_scales;
     call.places = places();
     call.tile_places = tile_places();
+    call.few_tiles = shared() ? places() / kSharedRows : 0;
     call.y = y;
     call.y_dtype = shape.dtype;
     call.plan = memory.plan;

@@ -177,6 +177,7 @@ void GpuExperts::gemms(const Step& step, int tile_places, bool shared_rows) {
                    step.stream);
   };
   call.shared_rows = shared_rows;
+  call.few_tiles = shared_rows ? call.places / gpu::kSharedRows : 0;
   call.plan_settled = !shared_rows;
   const void* x = step.h;       // shared rows are rounded by norm_route
   if (codes && !shared_rows) round(step.h, hidden, step.rows, plan_.place_of);

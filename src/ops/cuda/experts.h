@@ -7,8 +7,8 @@
 // A row's (row, choice) pair j is number row * k + j. Pairs are sorted by expert into places; expert e has the places
 // [offsets[e], offsets[e + 1]). Up to kSharedRows rows may do without sorting: every active expert has kSharedRows places, one
 // for each row, chosen by it or not, as such a step waits for weights alone. Everything stays in GPU memory, so that a graph
-// can hold it and no call waits. A row's bits do not depend on the other rows of a call. A row of padding (kv_slots -1,
-// behind the others) takes the first row's experts, so that no weights are read for it.
+// can hold it and no call waits. A row's bits do not depend on the other rows of a call, but by few_tiles. A row of padding
+// (kv_slots -1, behind the others) takes the first row's experts, so that no weights are read for it.
 #pragma once
 
 #include <cstdint>
@@ -137,6 +137,8 @@ struct ExpertGemmCall {
   ExpertPlan plan = {};
   int tile_places = 64;           // that the plan was made for
   bool shared_rows = false;       // x is [kSharedRows, cols] at the places of every tile
+  int64_t few_tiles = 0;          // of kSharedRows places, so many at most: where CTAs would have none, several share the
+                                  // depth of one, and a row's bits depend on this number; 0: never
   bool plan_settled = false;      // the plan was written before the kernel before this one let its successors begin
   void* y = nullptr;              // [places, outputs()] dense
   DType y_dtype = DType::bf16;

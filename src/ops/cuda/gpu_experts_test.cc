@@ -190,7 +190,8 @@ class ExpertGemmTest : public testing::TestWithParam<GemmCase> {
       }
     }
     ExpertGemmCall call = {.weights = memory_->gate_up, .x = s.fp8 ? static_cast<void*>(coded) : memory_->h, .x_scales = scales,
-                           .places = places, .plan = memory_->plan, .shared_rows = true, .y = memory_->act, .y_dtype = s.dtype};
+                           .places = places, .plan = memory_->plan, .shared_rows = true, .few_tiles = places / kSharedRows,
+                           .y = memory_->act, .y_dtype = s.dtype};
     expert_gemm(call, nullptr);
     if (s.fp8) code_rows({.x = memory_->act, .dtype = s.dtype, .rows = places, .cols = s.ffn, .codes = coded, .scales = scales}, nullptr);
     call.weights = memory_->down;
@@ -303,7 +304,13 @@ std::vector<GemmCase> gemm_cases() {
   for (const int64_t rows : {1, 2, 5, 8}) {
     for (const Fp8Scaling scaling : {Fp8Scaling::row, Fp8Scaling::block}) {
       out.push_back({Way::shared, {.experts = 8, .k = 2, .hidden = 512, .ffn = 384, .rows = rows, .fp8 = true, .scaling = scaling}});
+      out.push_back({Way::shared, {.experts = 3, .k = 1, .hidden = 4096, .ffn = 256, .rows = rows, .fp8 = true, .scaling = scaling}});
+      out.push_back({Way::shared, {.experts = 3, .k = 2, .hidden = 256, .ffn = 3328, .rows = rows, .fp8 = true, .scaling = scaling}});
     }
+    // Few tiles, whose depth CTAs share.
+    out.push_back({Way::shared, of(50, 3, 320, 2784, rows)});
+    out.push_back({Way::shared, of(9, 1, 4096, 104, rows, DType::f16, GluActivation::gelu_tanh), Split::even, true});
+    out.push_back({Way::shared, of(4, 2, 1032, 1096, rows, DType::bf16, GluActivation::swiglu_oai), Split::even, true});
     out.push_back({Way::shared, of(128, 8, 2048, 768, rows)});
     out.push_back({Way::shared, of(32, 4, 2880, 2880, rows, DType::bf16, GluActivation::swiglu_oai), Split::even, true});
     out.push_back({Way::shared, of(8, 2, 64, 96, rows, DType::f16)});
