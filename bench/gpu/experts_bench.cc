@@ -103,7 +103,7 @@ struct Layer {
     if (parts & 8 && shape.fp8) round(memory.act, places(), shape.ffn, nullptr);
     if (parts & 16) multiply(memory.down, memory.act, memory.rows, {.plan_settled = true});
     if (parts & 32) {
-      const ExpertSums sums = {memory.rows, memory.plan.place_of, memory.plan.weights, shape.k};
+      const ExpertSums sums = {memory.rows, memory.plan.place_of, memory.plan.weights, shape.k, /*settled=*/true};
       norm_experts({{.x = memory.x, .rows = rows, .cols = shape.hidden, .weight = norm, .out = memory.h, .out_dtype = shape.dtype}, sums},
                    stream);
     }

@@ -194,7 +194,9 @@ void GpuExperts::gemms(const Step& step, int tile_places, bool shared_rows) {
 }
 
 gpu::ExpertSums GpuExperts::sums(const Step& step) const {
-  return {rows_, plan_.place_of, plan_.weights, rule_of(options_.spec.router, step.weights->experts).of_row()};
+  const GpuExpertLayer& experts = step.weights->experts;
+  return {rows_, plan_.place_of, plan_.weights, rule_of(options_.spec.router, experts).of_row(),
+          by_wgmma(experts)};
 }
 
 Status GpuExperts::run(const Step& step, gpu::GpuGemm& gemm) {

@@ -82,16 +82,32 @@ __device__ __forceinline__ void for_columns(int cols, const Visit& visit) {
   }
 }
 
+// Where a row's experts left their results, and their weights, in shared memory. All threads of the CTA.
+struct RowExperts {
+  int32_t place[kMaxGpuExpertsPerToken + kMaxGpuSharedExperts];
+  float weight[kMaxGpuExpertsPerToken + kMaxGpuSharedExperts];
+
+  __device__ __forceinline__ void load(const ExpertSums& sums, int row) {
+    const int j = threadIdx.x;
+    if (j < sums.k) {
+      place[j] = __ldcg(sums.place_of + row * sums.k + j);
+      weight[j] = __ldcg(sums.weights + row * sums.k + j);
+    }
+    __syncthreads();
+  }
+};
+
 // x plus what its experts left.
 template <typename T, class S>
-__device__ __forceinline__ void add_experts(const NormExpertsCall& of, int row, float (&kept)[S::kPacks][S::kShare][4]) {
+__device__ __forceinline__ void add_experts(const NormExpertsCall& of, const RowExperts& experts,
+                                            float (&kept)[S::kPacks][S::kShare][4]) {
   const int cols = static_cast<int>(of.norm.cols), k = of.sums.k;
   const T* const results = static_cast<const T*>(of.sums.results);
   constexpr int kTogether = S::kPacks > 2 ? 1 : 8;  // choices whose loads are under way
 #pragma unroll kTogether
   for (int j = 0; j < k; ++j) {
-    const T* const of_expert = results + __ldcg(of.sums.place_of + row * k + j) * of.norm.cols;
-    const float weight = __ldcg(of.sums.weights + row * k + j);
+    const T* const of_expert = results + experts.place[j] * of.norm.cols;
+    const float weight = experts.weight[j];
     for_columns<S>(cols, [&](int pack, int share, int i) {
       float value[4];
       load_f32(of_expert + i, value);
@@ -103,12 +119,13 @@ __device__ __forceinline__ void add_experts(const NormExpertsCall& of, int row, 
 
 // x plus its partial sums; all loads of two packs, without partial sums of all, come before they are used.
 template <typename T, class S>
-__device__ __forceinline__ void load_row(const NormExpertsCall& of, int row, int64_t base, float (&kept)[S::kPacks][S::kShare][4]) {
+__device__ __forceinline__ void load_row(const NormExpertsCall& of, const RowExperts& experts, int64_t base,
+                                         float (&kept)[S::kPacks][S::kShare][4]) {
   const RmsNormCall& call = of.norm;
   const int cols = static_cast<int>(call.cols);
   if constexpr (S::kAdded != Added::partials) {
     for_columns<S>(cols, [&](int pack, int share, int i) { load_f32(call.x + base + i, kept[pack][share]); });
-    if constexpr (S::kAdded == Added::experts) add_experts<T, S>(of, row, kept);
+    if constexpr (S::kAdded == Added::experts) add_experts<T, S>(of, experts, kept);
   } else {
 #pragma unroll
     for (int first = 0; first < S::kPacks; first += 2) {
@@ -160,11 +177,21 @@ __device__ __forceinline__ float sum_row(const float (&sum)[S::kShare], float (&
   return total;
 }
 
+// Waits for the predecessor; the row's experts are known then, and before it where they may.
+template <class S>
+__device__ __forceinline__ void wait_for_row(const NormExpertsCall& of, int row, RowExperts& experts) {
+  constexpr bool kExperts = S::kAdded == Added::experts;
+  if (kExperts && of.sums.settled) experts.load(of.sums, row);
+  wait_for_predecessor();
+  if (kExperts && !of.sums.settled) experts.load(of.sums, row);
+}
+
 template <typename T, class S>
 __global__ void __launch_bounds__(S::kThreads, S::kBlocksOfSm) rms_norm_kernel(const __grid_constant__ NormExpertsCall of) {
   const RmsNormCall& call = of.norm;
   __shared__ __align__(16) float sums[S::kSums];
   __shared__ __align__(8) uint64_t arrived;
+  __shared__ RowExperts experts;
   const int row = blockIdx.x / S::kCluster, cols = static_cast<int>(call.cols);
   if (row >= call.rows) return prefetch_weights(call.prefetch, static_cast<int>(blockIdx.x - call.rows * S::kCluster));
   start_successor();
@@ -178,10 +205,10 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocksOfSm) rms_norm_kernel(c
   }
   int64_t base = row * call.cols;
   asm volatile("" : "+l"(base));  // computed before the wait
-  wait_for_predecessor();
+  wait_for_row<S>(of, row, experts);
   float* const x = call.x + base;
   float kept[S::kPacks][S::kShare][4], sum[S::kShare] = {};
-  load_row<T, S>(of, row, base, kept);
+  load_row<T, S>(of, experts, base, kept);
   for_columns<S>(cols, [&](int pack, int share, int) {
 #pragma unroll
     for (float v : kept[pack][share]) sum[share] += v * v;

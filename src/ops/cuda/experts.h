@@ -168,6 +168,7 @@ struct ExpertSums {
   const int32_t* place_of = nullptr;  // [rows, k]
   const float* weights = nullptr;     // [rows, k]
   int k = 0;
+  bool settled = false;               // place_of and weights: as plan_settled of ExpertGemmCall
 };
 
 // y[row] += sum over j of weights[row, j] * results[place_of[row, j]], in the order of j.

@@ -387,10 +387,15 @@ TEST(GpuExpertsTest, TheNextNormAddsWhatExpertsLeft) {
       rms_norm(call, nullptr);
       const auto x_apart = from_device(memory.x, x.size());
       const auto h_apart = from_device(static_cast<const uint16_t*>(memory.h), x.size());
-      to_device(x, memory.x);
-      norm_experts({call, sums}, nullptr);
-      EXPECT_EQ(x_apart, from_device(memory.x, x.size())) << hidden << " columns, " << rows << " rows";
-      EXPECT_EQ(h_apart, from_device(static_cast<const uint16_t*>(memory.h), x.size())) << hidden << " columns, " << rows << " rows";
+      for (const bool settled : {false, true}) {
+        to_device(x, memory.x);
+        ExpertSums of_layer = sums;
+        of_layer.settled = settled;
+        norm_experts({call, of_layer}, nullptr);
+        EXPECT_EQ(x_apart, from_device(memory.x, x.size())) << hidden << " columns, " << rows << " rows";
+        const auto h = from_device(static_cast<const uint16_t*>(memory.h), x.size());
+        EXPECT_EQ(h_apart, h) << hidden << " columns, " << rows << " rows";
+      }
       ASSERT_NE(x_apart, x);
     }
   }
