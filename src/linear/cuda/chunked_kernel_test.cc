@@ -17,7 +17,7 @@
 #include "linear/cuda/conv_step.cuh"
 #include "linear/cuda/decode.cuh"
 #include "linear/cuda/rows.cuh"
-#include "linear/cuda/verify_few.cuh"
+#include "linear/cuda/verify_few_kda.cuh"
 
 #include "attention/cuda/testing/shared_array.h"
 
@@ -59,7 +59,7 @@ class HostDevice : public LinearDevice {
     recurrent_grid<RecurrentMode::extend>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
   }
   void verify_few(const LinearParams& p, DType element, void*) override {
-    const auto with = [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { linear::verify_few<C>(p); }); };
+    const auto with = [&]<class C>(int x, int y) { run(x, y, C::kThreads, verify_few_shared_bytes<C>(), [&] { linear::verify_few<C>(p, cuda::smem); }); };
     element == DType::f16 ? verify_few_grid<ptx::F16>(p, with) : verify_few_grid<ptx::Bf16>(p, with);
   }
   void make_rows(const RowsParams& p, void*) override {

@@ -23,7 +23,7 @@ struct DecodeConfig {
   static constexpr int kPieces = kDim / 8 / State::kElements;   // of a row, of one lane, 16 bytes each
   static constexpr int kValues = kDim / 8;
   static constexpr int kStageBytes = kThreads * kPieces * 16;
-  static constexpr int kStages = 80 * 1024 / kStageBytes;       // steps whose state is in shared memory or on its way
+  static constexpr int kStages = 48 * 1024 / kStageBytes;       // steps whose state is in shared memory or on its way
 };
 
 // What a unit's threads share. There are two: a unit fills one while the outputs of the unit before are in the other.

@@ -89,6 +89,6 @@ struct LinearParams {
 inline bool decode_takes(const LinearParams& p) { return p.k_dim == 64 || p.k_dim == kDecodeMostDim; }
 
 inline constexpr int kFewNodes = 16;  // of a request, at most, of those that verify_few.cuh takes
-inline bool verify_few_takes(const LinearParams& p) { return !p.writes_state && p.decay_channels == 1 && p.k_dim <= 128; }
+inline bool verify_few_takes(const LinearParams& p) { return !p.writes_state && p.k_dim <= 128; }
 
 }  // namespace warpweave::linear

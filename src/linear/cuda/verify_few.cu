@@ -1,5 +1,6 @@
-#include "linear/cuda/verify_few.cuh"
+#include "linear/cuda/verify_few_kda.cuh"
 
+#include "device/cuda/shared_memory_limit.h"
 #include "linear/cuda/cuda_device.h"
 #include "linear/cuda/launch_grids.h"
 #include "ops/cuda/launch.cuh"
@@ -7,17 +8,26 @@
 namespace warpweave::linear {
 namespace {
 
+extern __shared__ __align__(16) char verify_memory[];
+
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kBlocks) verify_few_kernel(const __grid_constant__ LinearParams p) {
   ptx::launch_dependents();
   ptx::grid_dependency_wait();
-  verify_few<C>(p);
+  verify_few<C>(p, verify_memory);
+}
+
+template <class C>
+void launch(const LinearParams& p, dim3 grid, cudaStream_t stream) {
+  static SharedMemoryLimit limit;
+  limit.raise(verify_few_kernel<C>, verify_few_shared_bytes<C>());  // where this fails, so does the launch
+  gpu::launch_dependent({grid, dim3(C::kThreads), verify_few_shared_bytes<C>(), stream}, verify_few_kernel<C>, p);
 }
 
 }  // namespace
 
 void launch_verify_few(const LinearParams& p, bool f16, cudaStream_t stream) {
-  const auto run = [&]<class C>(int x, int y) { gpu::launch_dependent({dim3(x, y), dim3(C::kThreads), 0, stream}, verify_few_kernel<C>, p); };
+  const auto run = [&]<class C>(int x, int y) { launch<C>(p, dim3(x, y), stream); };
   f16 ? verify_few_grid<ptx::F16>(p, run) : verify_few_grid<ptx::Bf16>(p, run);
 }
 
