@@ -70,18 +70,6 @@ Status resolve_draft_tokens(const std::optional<int>& given, int default_tokens,
       "--speculative-num-draft-tokens");
 }
 
-// On GPUs a node's key stands at the node's place among the checked rows, not where the text will have it, and a kernel
-// adds up a tile's keys in the order of their places: the last bits of a tree's rows are not those of decode.
-Status check_order_of_sums(const Speculation& s) {
-  if (s.topk == 1) return {};
-  return Status::unsupported(
-      fmt::format(
-          "--speculative-eagle-topk {}: on GPUs rows of a tree add up keys in another order than rows of a text, and "
-          "--enable-deterministic-inference promises the same bits; use --speculative-eagle-topk 1",
-          s.topk),
-      "--speculative-eagle-topk");
-}
-
 }  // namespace
 
 Result<Speculation> resolve_speculation(const AttentionFlags& flags, const ModelFacts& model, DeviceArch arch,
@@ -95,7 +83,6 @@ Result<Speculation> resolve_speculation(const AttentionFlags& flags, const Model
   WW_RETURN_IF_ERROR(
       at_least("--speculative-num-draft-tokens", flags.speculative_num_draft_tokens, 2));
   const bool cpu = kCpuArchs.has(arch);
-  const bool chains = !cpu && flags.enable_deterministic_inference;
   const bool wide = !cpu && (model.architecture.starts_with("Llama") || model.architecture.starts_with("Grok"));
   if (s.algorithm == "NGRAM") {
     // Drafts come from text already seen: no steps, so no bound on the tree by them.
@@ -103,16 +90,15 @@ Result<Speculation> resolve_speculation(const AttentionFlags& flags, const Model
       return Status::invalid_argument("--speculative-num-steps: NGRAM has no draft steps; leave it out, and give "
                                       "--speculative-num-draft-tokens", "--speculative-num-steps");
     }
-    s.topk = flags.speculative_eagle_topk.value_or(chains ? 1 : kNgramTopk);
+    s.topk = flags.speculative_eagle_topk.value_or(kNgramTopk);
     s.num_draft_tokens = flags.speculative_num_draft_tokens.value_or(kNgramDraftTokens);
   } else {
     int steps = wide ? 5 : 3;
     if (cpu) steps = 2;
     s.num_steps = flags.speculative_num_steps.value_or(steps);
-    s.topk = flags.speculative_eagle_topk.value_or(wide && !chains ? 4 : 1);
+    s.topk = flags.speculative_eagle_topk.value_or(wide ? 4 : 1);
     WW_RETURN_IF_ERROR(resolve_draft_tokens(flags.speculative_num_draft_tokens, wide ? 8 : 4, s));
   }
-  if (chains) WW_RETURN_IF_ERROR(check_order_of_sums(s));
   const bool all_given = flags.speculative_eagle_topk && flags.speculative_num_draft_tokens &&
                          (flags.speculative_num_steps || s.algorithm == "NGRAM");
   reasons.push_back(fmt::format("speculation: {} with {}topk {}, {} draft tokens{}", s.algorithm,

@@ -14,8 +14,6 @@ namespace warpweave {
 // others 3, 1, 4; NGRAM: topk 10, 12 draft tokens). A chain verifies num_steps + 1 tokens.
 // Errors are `invalid_argument` with the flag as field. Appends a reason when speculation is on.
 // On CPUs, where a pass of the draft model is not small beside a step, unset are 2 steps, topk 1, 3 draft tokens.
-// On GPUs with --enable-deterministic-inference topk is 1, and more is refused: rows of a tree add up keys in another
-// order.
 Result<Speculation> resolve_speculation(const AttentionFlags& flags, const ModelFacts& model, DeviceArch arch,
                                         std::vector<std::string>& reasons);
 

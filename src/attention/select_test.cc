@@ -87,17 +87,21 @@ TEST(Select, SpeculationIsResolvedFirst) {
   EXPECT_EQ(resolved->speculation.num_draft_tokens, 12);
 }
 
-// A tree's rows have other last bits than the text's.
-TEST(Select, DeterministicSpeculationOnGpusIsOfChains) {
+// Every node is a request of its own there.
+TEST(Select, DeterministicSpeculationOnGpusIsOfTreesToo) {
   AttentionFlags flags;
   flags.enable_deterministic_inference = true;
   for (const char* algorithm : {"EAGLE", "NGRAM"}) {
-    flags.speculative_algorithm = algorithm;
-    flags.speculative_eagle_topk.reset();
-    EXPECT_EQ(select("h200", llama(), flags)->speculation.topk, 1) << algorithm;
-    flags.speculative_eagle_topk = 4;
-    expect_refused("h200", llama(), flags, "--speculative-eagle-topk", "--speculative-eagle-topk 1");
-    EXPECT_EQ(select_attention(named_hardware("xeon").value(), llama(), flags)->speculation.topk, 4) << algorithm;
+    for (const char* backend : {"", "fa3", "flashinfer"}) {
+      flags.attention_backend = backend;
+      flags.speculative_algorithm = algorithm;
+      flags.speculative_eagle_topk.reset();
+      const auto usual = select("h200", llama(), flags);
+      ASSERT_TRUE(usual.ok()) << usual.status().message();
+      EXPECT_EQ(usual->speculation.topk, std::string_view(algorithm) == "NGRAM" ? 10 : 4);
+      flags.speculative_eagle_topk = 3;
+      EXPECT_EQ(select("h200", llama(), flags)->speculation.topk, 3) << algorithm;
+    }
   }
 }
 

@@ -41,6 +41,7 @@ constexpr int64_t kMaxCopyBytes = int64_t{768} << 20;
 constexpr int kSplitTokens = 1024;
 constexpr size_t kFixedPartialFloats = size_t{16} << 20;
 constexpr int kFixedCounters = 16384;
+constexpr int64_t kMaxTreeTableBytes = int64_t{64} << 20;
 
 KernelShape shape_of(const AttentionCall& call) {
   KernelShape shape;
@@ -146,6 +147,9 @@ Status PagedCudaBackend::prepare() {
   if (kernels_.short_layout != nullptr && !deterministic_) {
     WW_ASSIGN_OR_RETURN(short_workspace_,
                         DeviceBuffer::allocate(kernels_.short_workspace_bytes(sms), "attention partials"));
+    const size_t cuts_bytes = workers * sizeof(SplitCut);
+    WW_ASSIGN_OR_RETURN(short_cuts_, DeviceBuffer::allocate(cuts_bytes, "attention counters"));
+    WW_RETURN_IF_ERROR(fill_now(short_cuts_.as<void>(), 0, cuts_bytes, "attention counters"));
     for (ShortPlan& plan : short_plans_) {
       WW_ASSIGN_OR_RETURN(plan.workers, DeviceBuffer::allocate(workers * sizeof(DecodeWorker), "attention plan"));
     }
@@ -163,6 +167,7 @@ void PagedCudaBackend::forget_plans() {
   for (ShortPlan& plan : short_plans_) plan.made = false;
   for (FixedPlan& plan : fixed_decode_plans_) plan.made = false;
   for (FixedPlan& plan : fixed_extend_plans_) plan.made = false;
+  tree_key_ = {};
 }
 
 Status PagedCudaBackend::init_forward_metadata(const ForwardBatch& batch) {
@@ -193,7 +198,7 @@ Status PagedCudaBackend::init_forward_metadata_replay_cuda_graph(const ForwardBa
 Status PagedCudaBackend::forward_decode(const ForwardBatch& batch, const AttentionCall& call) {
   const KernelShape shape = shape_of(call);
   const AttentionParams p = params_of(batch, call);
-  if (deterministic_) return run_fixed(batch, shape, p, 1);
+  if (deterministic_) return run_fixed(batch, shape, p, {1, true});
   if (kernels_.decode_layout(shape, p.group, false).rows > 0) {
     WW_ASSIGN_OR_RETURN(const PlannedDecode planned, plan_decode(batch, shape, p, 1, num_sms_));
     return launch_decode(batch, planned);
@@ -206,7 +211,8 @@ Status PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attenti
   const KernelShape shape = shape_of(call);
   const AttentionParams p = params_of(batch, call);
   if (batch.num_tokens == 0) return {};
-  if (deterministic_) return run_fixed(batch, shape, p, batch.max_q_len);
+  if (deterministic_ && p.tree_mask != nullptr) return run_fixed_tree(batch, shape, p);
+  if (deterministic_) return run_fixed(batch, shape, p, {batch.max_q_len, batch.max_q_len == 1});
   // Rows that decode keep their kernel: with the end of a prompt, of a few rows, it would be that of several
   // rows a request, two to four times as slow for all of them.
   if (batch.mode == ForwardMode::mixed && kernels_.decode_layout(shape, p.group, false).rows > 0) {
@@ -311,6 +317,7 @@ Status PagedCudaBackend::run_short(const ForwardBatch& batch, const KernelShape&
   const bool plan_is_older = plan.made && plan.key == key;
   SplitWork work = split_work_of(short_workspace_.as<void>(), num_workers, layout.tile_rows);
   work.workers = plan.workers.as<DecodeWorker>();
+  work.cuts = short_cuts_.as<SplitCut>();  // zero between launches, whatever their layouts
   work.units = key.units;
   work.lockstep = lockstep_heads(key.units, num_workers);
   work.plan_is_older = plan_is_older;
@@ -344,10 +351,11 @@ Status PagedCudaBackend::reserve_fixed(FixedPlan& plan, int pieces) {
 
 // All kernels of one shape sum a row alike, whatever number of rows they take, so pieces are as large as
 // they can be.
-Status PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len) {
-  if (batch.num_tokens == 0) return {};
+Status PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p,
+                                   const FixedRows& requests) {
+  if (p.num_tokens == 0) return {};
   shape.head_pairs = false;
-  int rows = std::min(q_len * p.group, kMaxPartialRows / p.group * p.group);
+  int rows = std::min(requests.q_len * p.group, kMaxPartialRows / p.group * p.group);
   DecodeLayout layout;
   for (; rows > 0; rows -= p.group) {
     layout = kernels_.decode_layout(shape, rows, rows > p.group);
@@ -361,11 +369,10 @@ Status PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape,
   const FixedKey key = {p.window_left, p.num_kv_heads, num_workers, tokens,
                         static_cast<int>(std::min<size_t>(slots, kFixedCounters))};
   const cudaStream_t stream = stream_of(batch);
-  const bool decode = q_len == 1;
-  FixedPlan& plan = place_of(decode ? fixed_decode_plans_ : fixed_extend_plans_, key);
+  FixedPlan& plan = place_of(requests.decode ? fixed_decode_plans_ : fixed_extend_plans_, key);
   if (!plan.made || plan.key != key) {
-    int pieces = num_fixed_pieces(batch.num_tokens, batch.num_reqs, tokens);
-    if (decode) pieces = std::max(pieces, 2 * graph_requests_);
+    int pieces = num_fixed_pieces(p.num_tokens, p.num_requests, tokens);
+    if (requests.decode) pieces = std::max(pieces, 2 * graph_requests_);
     WW_RETURN_IF_ERROR(reserve_fixed(plan, pieces));
     plan.made = true;
     plan.key = key;
@@ -377,7 +384,6 @@ Status PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape,
     to_make.unit_ends = plan.unit_ends.as<long long>();
     to_make.workers = plan.workers.as<DecodeWorker>();
     to_make.num_workers = num_workers;
-    to_make.tree = p.tree_mask != nullptr;
     WW_CUDA_RETURN_IF_ERROR(launch_fixed_split_plan(plan_input(p, shape), to_make, stream), "decode plan");
   }
   DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
@@ -385,6 +391,35 @@ Status PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape,
   workspace.pieces = plan.pieces.as<DecodePiece>();
   workspace.split_tokens = kSplitTokens;
   return cuda_status(kernels_.decode(shape, p, {rows, tokens > 1, workspace, num_workers}, stream), "decode attention");
+}
+
+// Every node is a request of its own (tree_requests.h): its keys stand where decode would have them, and the kernel is
+// decode's. As many nodes at a time as their page tables have room for.
+Status PagedCudaBackend::run_fixed_tree(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p) {
+  const TreeKey key = {p.page_table, static_cast<int>(p.page_stride / p.token_stride)};
+  if (p.page_stride % p.token_stride != 0) return Status::internal("attention: pages are no whole number of tokens");
+  const cudaStream_t stream = stream_of(batch);
+  int stride = p.page_table_stride * p.page_size;
+  if (!batch.kv_lens.empty()) stride = *std::max_element(batch.kv_lens.begin(), batch.kv_lens.end());
+  const int most = static_cast<int>(kMaxTreeTableBytes / (static_cast<int64_t>(stride) * sizeof(int32_t)));
+  const int at_once = std::clamp(most, 1, p.num_tokens);
+  const size_t bytes = tree_requests_bytes(at_once, stride);
+  if (tree_requests_.size_bytes() < bytes) {
+    WW_RETURN_IF_ERROR(wait_for_stream(stream, "attention of trees"));
+    WW_ASSIGN_OR_RETURN(tree_requests_, DeviceBuffer::allocate(bytes + bytes / 2, "page tables of trees"));
+  }
+  TreeRequests nodes = tree_requests_of(tree_requests_.as<void>(), at_once, stride);
+  nodes.page_places = key.page_places;
+  for (int first = 0; first < p.num_tokens; first += at_once) {
+    const int count = std::min(at_once, p.num_tokens - first);
+    if (!(tree_key_ == key)) {
+      WW_CUDA_RETURN_IF_ERROR(launch_tree_requests(p, nodes, first, count, stream), "page tables of trees");
+      for (FixedPlan& plan : fixed_extend_plans_) plan.made = false;
+      tree_key_ = count == p.num_tokens ? key : TreeKey{};  // for the other layers
+    }
+    WW_RETURN_IF_ERROR(run_fixed(batch, shape, over_tree_requests(p, nodes, count), {1, false}));
+  }
+  return {};
 }
 
 // The blocks of K and V to copy, 0 where that is not worth it; has the memory for them.

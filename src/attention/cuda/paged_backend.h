@@ -14,7 +14,8 @@
 // known, they are read from the pages.
 //
 // With BackendContext::deterministic the decode kernel computes every row, prefill included, with fixed
-// splits (attention_params.h): the bits of a row depend on its own Q and KV alone.
+// splits (attention_params.h): the bits of a row depend on its own Q and KV alone, and a tree's rows are requests of
+// their own (tree_requests.h).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -87,6 +88,11 @@ class PagedCudaBackend : public AttentionBackend {
     FixedKey key;
     DeviceBuffer workers, pieces, unit_ends;
   };
+  struct TreeKey {
+    const int32_t* page_table = nullptr;
+    int page_places = 0;
+    bool operator==(const TreeKey&) const = default;
+  };
   static constexpr int kMaxPlans = 4;  // different windows or shapes among a model's layers
 
   // A decode kernel whose plan is made, or being made.
@@ -113,8 +119,12 @@ class PagedCudaBackend : public AttentionBackend {
                    const ShortLayout& layout);
   Status retire(DeviceBuffer& memory, cudaStream_t stream);
   Status reserve_fixed(FixedPlan& plan, int pieces);
-  Status run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, int q_len);
-  // Whether there is no error.
+  struct FixedRows {
+    int q_len = 1;       // the most of a request
+    bool decode = true;  // of a decode step, whose plan a graph may hold
+  };
+  Status run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p, const FixedRows& requests);
+  Status run_fixed_tree(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p);
 
   const Caps& caps_;
   const KernelFamily& kernels_;
@@ -122,7 +132,7 @@ class PagedCudaBackend : public AttentionBackend {
   int num_sms_ = 0;
   bool dependent_launch_ = false;
   DeviceBuffer partial_out_, partial_max_sum_, counters_;
-  DeviceBuffer short_workspace_;  // SplitWork, without its workers
+  DeviceBuffer short_workspace_, short_cuts_;  // SplitWork, without its workers
   DeviceBuffer q_ready_;  // DecodeWorkspace::q_ready
   int32_t q_epoch_ = 0;
   std::array<DecodePlan, kMaxPlans> decode_plans_;
@@ -132,6 +142,8 @@ class PagedCudaBackend : public AttentionBackend {
   bool capturing_ = false;
   // Apart for decode steps, whose memory graphs may hold.
   std::array<FixedPlan, kMaxPlans> fixed_decode_plans_, fixed_extend_plans_;
+  DeviceBuffer tree_requests_;  // TreeRequests
+  TreeKey tree_key_;            // of what they are in this forward, of all nodes; page_table null: of nothing
   std::vector<DeviceBuffer> outgrown_;  // memory that graphs may still use
   int graph_tokens_ = 0, graph_requests_ = 0;  // what captured batches may hold
 };

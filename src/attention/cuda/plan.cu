@@ -3,6 +3,7 @@
 #include "attention/cuda/decode_plan.cuh"
 #include "attention/cuda/extend_plan.cuh"
 #include "attention/cuda/fixed_split_plan.cuh"
+#include "attention/cuda/tree_requests.cuh"
 #include "attention/cuda/whole_pairs_plan.cuh"
 
 namespace warpweave::cuda {
@@ -29,6 +30,12 @@ cudaError_t launch_extend_plan(const PlanInput& input, int tile_rows, int rows_p
 
 cudaError_t launch_fixed_split_plan(const PlanInput& input, const FixedSplitPlan& plan, cudaStream_t stream) {
   fixed_split_plan<<<1, kPlanThreads, 0, stream>>>(input, plan);
+  return cudaPeekAtLastError();
+}
+
+cudaError_t launch_tree_requests(const AttentionParams& p, const TreeRequests& out, int first_token, int count,
+                                 cudaStream_t stream) {
+  tree_requests<<<count, kTreeRequestThreads, 0, stream>>>(p, out, first_token, count);
   return cudaPeekAtLastError();
 }
 

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include "attention/cuda/plan_input.h"
+#include "attention/cuda/tree_requests.h"
 
 namespace warpweave::cuda {
 
@@ -24,5 +25,9 @@ cudaError_t launch_extend_plan(const PlanInput& input, int tile_rows, int rows_p
 
 // Plans fixed splits.
 cudaError_t launch_fixed_split_plan(const PlanInput& input, const FixedSplitPlan& plan, cudaStream_t stream);
+
+// Of `count` query tokens from `first_token` on.
+cudaError_t launch_tree_requests(const AttentionParams& p, const TreeRequests& out, int first_token, int count,
+                                 cudaStream_t stream);
 
 }  // namespace warpweave::cuda

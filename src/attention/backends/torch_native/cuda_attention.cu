@@ -78,6 +78,20 @@ __device__ int request_of(const Args& args, int token) {
   return low;
 }
 
+// The `n`-th node that a row sees, of those of its mask.
+__device__ int node_of(const uint32_t* mask, int n) {
+  int word = 0;
+  for (; __popc(mask[word]) <= n; ++word) n -= __popc(mask[word]);
+  uint32_t bits = mask[word];
+  for (; n > 0; --n) bits &= bits - 1;
+  return word * 32 + __ffs(static_cast<int>(bits)) - 1;
+}
+__device__ int num_nodes(const uint32_t* mask, int words) {
+  int nodes = 0;
+  for (int word = 0; word < words; ++word) nodes += __popc(mask[word]);
+  return nodes;
+}
+
 template <KvFormat kFormat, int kMaxHeadDim>
 __global__ void __launch_bounds__(32 * kWarps) attention_kernel(Args args) {
   constexpr int kMaxPerLane = kMaxHeadDim / 32;
@@ -94,7 +108,10 @@ __global__ void __launch_bounds__(32 * kWarps) attention_kernel(Args args) {
   int first = args.window_left < 0 ? 0 : max(0, position - args.window_left);
   if (tree) first = min(first, prefix);
   const bool empty = kv_len == 0 || token >= q_begin + q_len;
-  const int end = empty ? first : tree || !args.causal ? kv_len : position + 1;
+  // A tree's row counts the nodes that it sees as if they stood in a row, as its text would have them: its sums are those of
+  // decode.
+  const int seen_end = tree ? prefix + num_nodes(mask, args.tree_mask_words) : args.causal ? position + 1 : kv_len;
+  const int end = empty ? first : seen_end;
 
   const int kv_head = head / (args.num_q_heads / args.num_kv_heads);
   const float k_scale = args.scale * (args.k.head_scales != nullptr ? args.k.head_scales[kv_head] : 1.0f);
@@ -106,8 +123,8 @@ __global__ void __launch_bounds__(32 * kWarps) attention_kernel(Args args) {
     q[j] = i < args.head_dim ? load_element(args.q, args.dtype, q_base + i) * k_scale : 0.0f;
   }
   float top = -INFINITY, sum = 0;
-  for (int kv = first + warp; kv < end; kv += kWarps) {
-    if (tree && kv >= prefix && !(mask[(kv - prefix) / 32] >> (kv - prefix) % 32 & 1)) continue;
+  for (int at = first + warp; at < end; at += kWarps) {
+    const int kv = tree && at >= prefix ? prefix + node_of(mask, at - prefix) : at;
     const int64_t page = args.page_table[int64_t{request} * args.page_table_stride + kv / args.page_size];
     const auto row_of = [&](const KvPoolView& pool) {
       return page * pool.page_stride + kv % args.page_size * pool.token_stride + kv_head * pool.head_stride;
