@@ -180,6 +180,70 @@ TEST_F(LatentNames, CheckGuessesInGraphsAsTheyDoWithout) {
   }
 }
 
+// Greedy, and between the two likeliest tokens of each place.
+struct Text {
+  Ids ids;
+  std::vector<float> gaps;
+};
+Text text_of(ServedModel& served, const Ids& prompt, int new_tokens) {
+  GenerateRequest request = greedy_request("text", prompt, new_tokens);
+  request.return_logprob = true;
+  request.top_logprobs_num = 2;
+  std::mutex mutex;
+  std::condition_variable changed;
+  Text out;
+  bool finished = false;
+  const Status status = served.engine->submit(request, [&](const OutputDelta& delta) {
+    std::lock_guard lock(mutex);
+    out.ids.insert(out.ids.end(), delta.token_ids.begin(), delta.token_ids.end());
+    for (const PositionLogprobs& place : delta.output_logprobs) {
+      out.gaps.push_back(place.top.at(0).logprob - place.top.at(1).logprob);
+    }
+    finished |= delta.finish.has_value();
+    changed.notify_all();
+  });
+  EXPECT_TRUE(status.ok()) << status.message();
+  std::unique_lock lock(mutex);
+  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return finished; }));
+  return out;
+}
+
+// triton cuts K and V into other pieces in a graph, whose sums round otherwise in bf16.
+TEST_F(LatentNames, TritonsTextsByGraphsPartWhereTwoTokensAreEquallyLikelyOnly) {
+  constexpr int kNewTokens = 96;
+  constexpr float kTie = 0.1f;  // of a logit of bf16 arithmetic
+  ServerArgs args;
+  args.device = "cuda";
+  args.dtype = "bfloat16";
+  args.max_total_tokens = 8192;
+  args.max_running_requests = 8;
+  args.speculative_algorithm = "NGRAM";
+  args.speculative_ngram_match_type = "BFS";
+  args.attention_backend = "triton";
+  for (const int topk : {1, 4}) {
+    args.speculative_eagle_topk = topk;
+    args.disable_cuda_graph = false;
+    ServedModel served = serve(args, path);
+    args.disable_cuda_graph = true;
+    ServedModel one_by_one = serve(args, path);
+    int ties = 0, places = 0;
+    for (const int length : {40, 100, 350, 700, 1400}) {
+      const Ids begin(prompt.begin(), prompt.begin() + length);
+      const Text wanted = text_of(one_by_one, begin, kNewTokens), got = text_of(served, begin, kNewTokens);
+      ASSERT_EQ(wanted.ids.size(), got.ids.size());
+      const auto parting = std::mismatch(wanted.ids.begin(), wanted.ids.end(), got.ids.begin()).first;
+      if (parting != wanted.ids.end()) {
+        const auto at = static_cast<size_t>(parting - wanted.ids.begin());
+        EXPECT_LT(wanted.gaps.at(at), kTie) << "topk " << topk << ", " << length << " tokens, token " << at;
+      }
+      for (const float gap : wanted.gaps) ties += gap < kTie;
+      places += kNewTokens;
+    }
+    EXPECT_LT(ties, places / 4) << "else nothing is shown";
+    EXPECT_GT(served.engine->stats().speculation->accepted_tokens, 10u) << "topk " << topk;
+  }
+}
+
 TEST_F(LatentNames, ServeLongPromptsAlike) {
   ServerArgs args;
   args.device = "cuda";
