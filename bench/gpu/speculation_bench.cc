@@ -1,6 +1,6 @@
 // Speculative decoding on a GPU beside none, in one process, with weights that are made up.
 //
-//   speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|trees|adaptive|draft|verify|all] [flags of `serve`]
+//   speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|trees|adaptive|draft|host|verify|all] [flags of `serve`]
 //
 // Guesses are right by dice, whatever the model says, so that 3 tokens come of a step on average: every pass of the
 // draft model and of the target is run as it is, only which guesses are kept is drawn. One line of JSON a row:
@@ -10,6 +10,7 @@
 //   adaptive  chains of up to 3 with --speculative-adaptive, right too seldom to pay, and often enough, beside none, by turns
 //   free      the same with guesses that cost nothing, as NGRAM's almost do
 //   draft     what a pass of the head takes: steps with long chains less those with short ones
+//   host      what the host takes between steps with drafts
 //   verify    16 and 64 nodes of a tree at 8192 tokens of context, beside a decode step there
 #include <fmt/format.h>
 
@@ -51,6 +52,7 @@ struct Setup {
 struct Measured {
   double tokens_per_s = 0, step_ms = 0, tokens_a_step = 0;
   double gpu_ms = 0;  // of the target's forward
+  double draft_ms = 0;  // from the first launch to the guesses on the host
 };
 
 // What a window begins and ends with.
@@ -102,7 +104,8 @@ class Load {
     const double s = std::chrono::duration<double>(end.at - begin.at).count();
     const auto steps = static_cast<double>(end.steps.steps - begin.steps.steps);
     const auto tokens = static_cast<double>(end.tokens - begin.tokens);
-    return {tokens / s, s * 1e3 / steps, tokens / steps / batch_, (gpu_ms_of(end.steps) - gpu_ms_of(begin.steps)) / steps};
+    return {tokens / s, s * 1e3 / steps, tokens / steps / batch_, (gpu_ms_of(end.steps) - gpu_ms_of(begin.steps)) / steps,
+            (end.steps.draft_ms - begin.steps.draft_ms) / steps};
   }
 
   static void fail(const Status& status) {
@@ -209,6 +212,16 @@ void serving(const Setup& plain, const std::string& head, const std::vector<int>
   }
 }
 
+// What the host takes between a step's end and the next one's draft, and all in all.
+void host(const Setup& plain, const std::string& head) {
+  for (const auto& [batch, of] : measure(eagle(plain, head, kSteps, kAccepted), {1, 64})) {
+    fmt::print("{{\"row\": \"host, batch {}\", \"between_steps_us\": {:.0f}, \"step_ms\": {:.3f}, \"draft_ms\": {:.3f}, "
+               "\"target_gpu_ms\": {:.3f}}}\n",
+               batch, (of.step_ms - of.draft_ms - of.gpu_ms) * 1e3, of.step_ms, of.draft_ms, of.gpu_ms);
+    std::fflush(stdout);
+  }
+}
+
 void trees(const Setup& plain, const std::string& head) {
   Setup setup = eagle(plain, head, kTreeSteps, kAccepted);
   setup.args.speculative_eagle_topk = kTreeBranches;
@@ -268,7 +281,7 @@ void verify(const Setup& plain) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|trees|adaptive|draft|verify|all] [flags of `serve`]\n");
+    std::fprintf(stderr, "usage: speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|trees|adaptive|draft|host|verify|all] [flags of `serve`]\n");
     return 2;
   }
   const std::string what = argc > 3 ? argv[3] : "all";
@@ -291,6 +304,7 @@ int main(int argc, char** argv) {
   if (what == "trees" || what == "all") trees(plain, argv[2]);
   if (what == "adaptive" || what == "all") adaptive(plain, argv[2]);
   if (what == "draft" || what == "all") draft_pass(plain, argv[2]);
+  if (what == "host" || what == "all") host(plain, argv[2]);
   if (what == "verify" || what == "all") verify(plain);
   return 0;
 }

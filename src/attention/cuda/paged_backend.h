@@ -142,8 +142,8 @@ class PagedCudaBackend : public AttentionBackend {
   bool capturing_ = false;
   // Apart for decode steps, whose memory graphs may hold.
   std::array<FixedPlan, kMaxPlans> fixed_decode_plans_, fixed_extend_plans_;
-  DeviceBuffer tree_requests_;  // TreeRequests
-  TreeKey tree_key_;            // of what they are in this forward, of all nodes; page_table null: of nothing
+  DeviceBuffer tree_requests_;          // TreeRequests
+  TreeKey tree_key_;                    // of what they are in this forward, of all nodes; page_table null: of nothing
   std::vector<DeviceBuffer> outgrown_;  // memory that graphs may still use
   int graph_tokens_ = 0, graph_requests_ = 0;  // what captured batches may hold
 };

@@ -86,10 +86,13 @@ __device__ int node_of(const uint32_t* mask, int n) {
   for (; n > 0; --n) bits &= bits - 1;
   return word * 32 + __ffs(static_cast<int>(bits)) - 1;
 }
-__device__ int num_nodes(const uint32_t* mask, int words) {
-  int nodes = 0;
-  for (int word = 0; word < words; ++word) nodes += __popc(mask[word]);
-  return nodes;
+// Where the keys end that a row sees. One of a tree counts the nodes that it sees as neighbours, as its text would have
+// them: its sums are those of decode.
+__device__ int end_of(const Args& args, const uint32_t* mask, int prefix, int position, int kv_len) {
+  if (mask == nullptr) return args.causal ? position + 1 : kv_len;
+  int end = prefix;
+  for (int word = 0; word < args.tree_mask_words; ++word) end += __popc(mask[word]);
+  return end;
 }
 
 template <KvFormat kFormat, int kMaxHeadDim>
@@ -108,10 +111,7 @@ __global__ void __launch_bounds__(32 * kWarps) attention_kernel(Args args) {
   int first = args.window_left < 0 ? 0 : max(0, position - args.window_left);
   if (tree) first = min(first, prefix);
   const bool empty = kv_len == 0 || token >= q_begin + q_len;
-  // A tree's row counts the nodes that it sees as if they stood in a row, as its text would have them: its sums are those of
-  // decode.
-  const int seen_end = tree ? prefix + num_nodes(mask, args.tree_mask_words) : args.causal ? position + 1 : kv_len;
-  const int end = empty ? first : seen_end;
+  const int end = empty ? first : end_of(args, mask, prefix, position, kv_len);
 
   const int kv_head = head / (args.num_q_heads / args.num_kv_heads);
   const float k_scale = args.scale * (args.k.head_scales != nullptr ? args.k.head_scales[kv_head] : 1.0f);

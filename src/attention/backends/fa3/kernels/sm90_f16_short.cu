@@ -1,6 +1,6 @@
 #include "attention/backends/fa3/kernels/sm90_variants.h"
 
-#include "attention/backends/fa3/kernels/sm90_short.cuh"
+#include "attention/backends/fa3/kernels/sm90_short_launch.cuh"
 
 namespace warpweave::cuda {
 

@@ -6,17 +6,12 @@
 // (short_tile_tokens); one warpgroup copies, by TMA where pages hold large boxes, else 16 bytes at a time. wgmma takes
 // S = Q K^T and O = P V, P stays in registers; S of the next tile is multiplied before O of this one. Runs every mask:
 // causal, bidirectional, window, draft trees; keys past the visible range are not read, unused rows of the last page
-// may hold anything. Pieces are merged by a kernel behind this one (sm90_short_combine.cuh), in their order: results do
-// not depend on timing.
+// may hold anything. Pieces are merged in their order by those who wrote them (sm90_short_merge.cuh): results do not
+// depend on timing. So all CTAs have to run at once: as many are launched as the GPU holds.
 #pragma once
 
-#include "attention/backends/fa3/kernels/sm90_short_combine.cuh"
 #include "attention/backends/fa3/kernels/sm90_short_consumer.cuh"
 #include "attention/backends/fa3/kernels/sm90_short_producer.cuh"
-#include "attention/cuda/pool_map.h"
-#include "attention/cuda/split_combine_launch.cuh"
-#include "device/cuda/kernel_launch.h"
-#include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
 
@@ -47,6 +42,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
   ptx::launch_dependents();
   if (!work.plan_is_older) ptx::grid_dependency_wait();  // else each warpgroup waits before it needs to
   __syncthreads();
+  if constexpr (C::kPaired) ptx::cluster_meet_aligned();
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (warpgroup == 0) {
     ptx::setmaxnreg_decrease<C::kProducerRegisters>();
@@ -55,41 +51,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
     ptx::setmaxnreg_increase<C::kConsumerRegisters>();
     Sm90ShortConsumer<C>(p, work, shared, warpgroup - 1).run();
   }
-}
-
-template <class C>
-cudaError_t launch_sm90_short(const AttentionParams& p, const SplitWork& work, cudaStream_t stream) {
-  static SharedMemoryLimit limit;
-  if (const cudaError_t error = limit.raise(sm90_short<C>, C::kSmemBytes); error != cudaSuccess) return error;
-  Sm90ShortMaps maps{};
-  const int box_tokens = box_tokens_of(p.page_size, C::kTokens);
-  if constexpr (C::kBoxes) {
-    cudaError_t error = make_pool_map(&maps.k, p.k, p, C::kDim, box_tokens);
-    if (error == cudaSuccess) error = make_pool_map(&maps.v, p.v, p, C::kDim, box_tokens);
-    if (error != cudaSuccess) return error;
-  }
-  const LaunchShape shape = {.grid = static_cast<unsigned>(work.num_workers), .block = C::kThreads,
-                             .shared_bytes = C::kSmemBytes, .stream = stream};
-  const cudaError_t error = launch_kernel(shape, true, sm90_short<C>, p, maps, work, box_tokens);
-  return error == cudaSuccess ? launch_combine<ShortRows<C>>(p, work, {4 * work.num_workers / C::kCtasPerSm}, stream)
-                              : error;
-}
-
-template <class Element, int kDim, int kConsumers>
-Sm90ShortKernel sm90_short_variant(bool boxes) {
-  return boxes ? launch_sm90_short<Sm90ShortConfig<Element, kDim, kConsumers, true>>
-               : launch_sm90_short<Sm90ShortConfig<Element, kDim, kConsumers, false>>;
-}
-
-// Head dim 256 leaves no room for two CTAs on an SM: tiles of 128 rows alone.
-template <class Element>
-Sm90ShortKernel sm90_short_variant_of(int head_dim, int tile_rows, bool boxes) {
-  const bool tall = tile_rows == 128;
-  switch (head_dim) {
-    case 64: return tall ? sm90_short_variant<Element, 64, 2>(boxes) : sm90_short_variant<Element, 64, 1>(boxes);
-    case 128: return tall ? sm90_short_variant<Element, 128, 2>(boxes) : sm90_short_variant<Element, 128, 1>(boxes);
-    case 256: return tall ? sm90_short_variant<Element, 256, 2>(boxes) : nullptr;
-    default: return nullptr;
+  if constexpr (C::kPaired) {  // the other CTA may still copy to here, and tell here what it has read
+    ptx::cluster_arrive_relaxed();
+    ptx::cluster_wait();
   }
 }
 

@@ -1,17 +1,23 @@
 // A multiplying warpgroup of the Hopper kernel for short requests (sm90_short.cuh).
 #pragma once
 
-#include "attention/backends/fa3/kernels/sm90_short_shared.cuh"
+#include "attention/backends/fa3/kernels/sm90_short_merge.cuh"
 #include "attention/cuda/wgmma_softmax.cuh"
 #include "device/cuda/wgmma.h"
 
 namespace warpweave::cuda {
 
+// Bits of 32 tokens from `first` on that stand in [begin, end).
+WW_DEVICE uint32_t bits_of_range(int first, int begin, int end) {
+  const int low = max(begin - first, 0), high = min(end - first, 32);
+  return high > low ? ~0u >> (32 - (high - low)) << low : 0;
+}
+
 // What a row of a request sees: tokens from `begin` to `end`, and of the new tokens, where there is a tree mask, those
 // it names.
 struct ShortSight {
   int begin = 0, end = 0;
-  int tree_begin = 1 << 30;
+  int tree_begin = 0, tree_words = 0;
   const uint32_t* tree = nullptr;
 
   WW_DEVICE ShortSight(const AttentionParams& p, const SplitSegment& s, int query) {
@@ -19,18 +25,26 @@ struct ShortSight {
     int position = s.kv_len - s.q_len + query;
     end = p.causal && p.tree_mask == nullptr ? position + 1 : s.kv_len;
     if (p.tree_mask != nullptr) {
-      tree_begin = s.kv_len - s.q_len;
+      end = tree_begin = s.kv_len - s.q_len;
       tree = p.tree_mask + token * p.tree_mask_words;
+      tree_words = p.tree_mask_words;
       if (p.window_left >= 0) position = p.positions[token];
     }
     begin = p.window_left < 0 ? 0 : max(0, position - p.window_left);
   }
-  WW_DEVICE bool sees(int token) const {
-    if (token >= end) return false;
-    const int node = token - tree_begin;
-    if (node >= 0) return (__ldg(tree + node / 32) >> (node % 32) & 1) != 0;
-    return token >= begin;
+  // Of 32 tokens from `first` on, a bit each.
+  WW_DEVICE uint32_t seen(int first) const {
+    uint32_t bits = bits_of_range(first, begin, end);
+    const int node = first - tree_begin;
+    if (tree != nullptr && node > -32) {
+      const int word = node >> 5;
+      bits |= __funnelshift_r(tree_word(word), tree_word(word + 1), node & 31);
+    }
+    return bits;
   }
+
+ private:
+  WW_DEVICE uint32_t tree_word(int word) const { return word >= 0 && word < tree_words ? __ldg(tree + word) : 0; }
 };
 
 // 64 rows. A thread holds rows lane / 4 and lane / 4 + 8 of its warp's 16.
@@ -45,22 +59,19 @@ class Sm90ShortConsumer {
   }
 
   WW_DEVICE void run() {
-    if (group_ == 0 && thread() == 0 && cursor_.run.left <= 0) {
-      ptx::grid_dependency_wait();
-      work_.cuts[blockIdx.x] = {};
-    }
     while (next_segment()) {
       const ShortUnit<C> unit(p_, work_, cursor_.segment.unit, cursor_.segment.q_len);
       ptx::grid_dependency_wait();
-      if (group_ == 0 && thread() == 0) note(unit);
       const int rows = min(64, unit.rows - group_ * 64);
       if (rows > 0) {
         attend(unit);
       } else {
         advance();
-        if (unit.rows > 0) pass();
+        if (unit.has_copies) pass();
       }
     }
+    ptx::grid_dependency_wait();  // also without a segment: the end of this kernel says that of the one before
+    merge_pieces();
   }
 
  private:
@@ -92,10 +103,19 @@ class Sm90ShortConsumer {
   WW_DEVICE void advance() {
     if (thread() == 0) cursor_.run.advance(p_, work_);
   }
-  WW_DEVICE void note(const ShortUnit<C>& unit) const {
-    SplitSegment s = cursor_.segment;
-    if (unit.rows <= 0) s.tile_begin = 0, s.tile_end = s.num_tiles;  // nothing to merge
-    note_cut(work_, blockIdx.x, s);
+
+  // Of units that are cut, each worker that has a piece merges its share of the rows once all pieces are there. All
+  // workers run at once, so that none waits for one that does not.
+  WW_DEVICE void merge_pieces() const {
+    const DecodeWorker& run = work_.workers[blockIdx.x];
+    if (run.num_tiles == 0) return;
+    const ShortMerge<C> merge(p_, work_, group_);
+    if (run.tile > 0) merge.run({run.q_begin, run.q_len, run.head, run.first_pair_begin, run.first_pair_end});
+    const SplitSegment& last = cursor_.segment;  // but for its tile_end
+    const int own = static_cast<int>(blockIdx.x);
+    if (last.tile_begin == 0 && run.last_pair_end > own) {
+      merge.run({last.q_begin, last.q_len, last.unit, own, run.last_pair_end});
+    }
   }
 
   WW_DEVICE void wait_full(const Ring& ring, int part) const {
@@ -103,7 +123,12 @@ class Sm90ShortConsumer {
     if constexpr (!C::kBoxes) ptx::fence_proxy_async();  // else the tensor cores do not see what threads have copied
   }
   WW_DEVICE void release(const Ring& ring, int part) const {
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(shared_.empty(ring.stage, part));
+    const ptx::u32 empty = shared_.empty(ring.stage, part);
+    if constexpr (C::kPaired) {
+      if (threadIdx.x % 32 < 2) ptx::mbarrier_arrive_at(empty, threadIdx.x % 32);
+    } else {
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty);
+    }
   }
 
   // A segment of which this warpgroup has no rows.
@@ -253,15 +278,19 @@ class Sm90ShortConsumer {
     const SplitSegment& segment = cursor_.segment;
     const int begin = first_token_ + tile * C::kTokens;
     if (seen_whole(unit, begin)) return;
-    const int column = begin + static_cast<int>(threadIdx.x) % 4 * 2;
+    const int column = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       // Rows that the request does not have see what its last one does.
       const int query = (unit.first_row + row_of(row)) / p_.group;
       const ShortSight sight(p_, segment, max(min(query, segment.q_len - 1), 0));
 #pragma unroll
-      for (int i = 0; i < kScores / 2; ++i) {
-        if (!sight.sees(column + i / 2 * 8 + i % 2)) s[i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
+      for (int word = 0; word < C::kTokens / 32; ++word) {
+        const uint32_t bits = sight.seen(begin + word * 32) >> column;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {  // two columns of every eight are this thread's
+          if ((bits >> (i / 2 * 8 + i % 2) & 1) == 0) s[word * 16 + i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
+        }
       }
     }
   }
@@ -304,8 +333,10 @@ class Sm90ShortConsumer {
             empty ? -INFINITY : (top + ptx::log2_approx(sum)) * kLn2;
       }
     }
-    if (segment.whole()) write(segment, unit, scale);
-    else write_piece(segment, unit);
+    if (segment.whole()) return write(segment, unit, scale);
+    write_piece(segment, unit);
+    const int first = segment.tile_begin == 0 ? blockIdx.x : work_.workers[blockIdx.x].first_pair_begin;
+    ShortMerge<C>(p_, work_, group_).arrive(first);
   }
 
   WW_DEVICE void write(const SplitSegment& segment, const ShortUnit<C>& unit, const float (&scale)[2]) const {

@@ -11,17 +11,27 @@ struct Sm90ShortMaps {
 };
 
 // Walks the segments that have rows; Producer::begin(segment, kv head) and Producer::copy(segment, tile) do the rest.
+// The kernel before this one writes the newest tokens' K and V: earlier ones are copied while it runs, where that is
+// known.
 template <class C, class Producer>
 WW_DEVICE void walk_segments(const AttentionParams& p, const SplitWork& work, Producer& producer) {
+  bool waited = !work.plan_is_older || !p.earlier_kv_settled;
+  if (waited) ptx::grid_dependency_wait();
   SplitRunState<C::kTokens> run;
   run.begin(work, blockIdx.x);
   SplitSegment s;
   while (run.next(p, work, s)) {
     const ShortUnit<C> unit(p, work, s.unit, s.q_len);
-    if (unit.rows <= 0) continue;
+    if (!unit.has_copies) continue;
     producer.begin(s, unit.kv_head);
-    ptx::grid_dependency_wait();  // the newest tokens
-    for (int tile = s.tile_begin; tile < s.tile_end; ++tile) producer.copy(s, tile);
+    const int settled = s.kv_len - s.q_len - split_first_token(p, s.kv_len, s.q_len, C::kTokens);
+    for (int tile = s.tile_begin; tile < s.tile_end; ++tile) {
+      if (!waited && (tile + 1) * C::kTokens > settled) {
+        ptx::grid_dependency_wait();
+        waited = true;
+      }
+      producer.copy(s, tile);
+    }
   }
 }
 
@@ -52,12 +62,18 @@ class Sm90ShortBoxProducer {
     int page, in_page;
   };
 
-  WW_DEVICE int row() const { return static_cast<int>(threadIdx.x) * box_tokens_; }
+  static constexpr int kOwnTokens = C::kPaired ? C::kTokens / 2 : C::kTokens;
+
+  WW_DEVICE bool has_box() const { return static_cast<int>(threadIdx.x) * box_tokens_ < kOwnTokens; }
+  WW_DEVICE int row() const {
+    return (C::kPaired ? static_cast<int>(blockIdx.x % 2) * kOwnTokens : 0) +
+           static_cast<int>(threadIdx.x) * box_tokens_;
+  }
 
   // Past the last token: page -1, which the engine fills with zeros.
   WW_DEVICE Box find(const SplitSegment& s, int tile) const {
     const int token = first_token_ + tile * C::kTokens + row();
-    if (row() >= C::kTokens || token >= s.kv_len || tile >= s.tile_end) return {-1, 0};
+    if (!has_box() || token >= s.kv_len || tile >= s.tile_end) return {-1, 0};
     Box box;
     box.page = page_of_token(p_, s.page_row, token, box.in_page);
     return box;
@@ -69,11 +85,16 @@ class Sm90ShortBoxProducer {
     ptx::mbarrier_wait(shared_.empty(ring_.stage, kPart), ring_.phase ^ 1);
     if (threadIdx.x == 0) ptx::mbarrier_arrive_expect_tx(full, C::kTileBytes);
     __syncwarp();
-    if (row() >= C::kTokens) return;
+    if (!has_box()) return;
     const ptx::u32 target = shared_.tile(ring_.stage, kPart) + row() * 128;
 #pragma unroll
     for (int column = 0; column < C::kColumnBlocks; ++column) {
-      ptx::tma_load_4d(target + column * C::kColumnBytes, &map, full, column * 64, box.in_page, kv_head_, box.page);
+      const ptx::u32 to = target + column * C::kColumnBytes;
+      if constexpr (C::kPaired) {
+        ptx::tma_multicast_4d(to, &map, full, column * 64, box.in_page, kv_head_, box.page, 3);
+      } else {
+        ptx::tma_load_4d(to, &map, full, column * 64, box.in_page, kv_head_, box.page);
+      }
     }
   }
 

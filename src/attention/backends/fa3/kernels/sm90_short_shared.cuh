@@ -25,12 +25,15 @@ constexpr int short_stages(int head_dim, int consumers, int tile_tokens) {
   return consumers == 2 && tile_tokens == 64 ? 6 : 3;
 }
 
-template <class Element_, int kDim_, int kConsumers_, bool kBoxes_>
+template <class Element_, int kDim_, int kConsumers_, bool kBoxes_, bool kPaired_ = false>
 struct Sm90ShortConfig {
   using Element = Element_;
   static constexpr int kDim = kDim_;
   static constexpr int kConsumers = kConsumers_;  // warpgroups of 64 rows
   static constexpr bool kBoxes = kBoxes_;         // TMA takes boxes of the pools; else threads gather
+  // Two CTAs of a cluster, with neighbouring row tiles of a kv head, copy half of each KV tile for both.
+  static constexpr bool kPaired = kPaired_;
+  static_assert(!kPaired || (kBoxes && kConsumers == 2));
   static constexpr int kTileRows = 64 * kConsumers;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kCtasPerSm = kConsumers == 1 ? 2 : 1;
@@ -76,7 +79,7 @@ struct Sm90ShortShared {
     for (int stage = 0; stage < C::kStages; ++stage) {
       for (int part = 0; part < kShortParts; ++part) {
         ptx::mbarrier_init(full(stage, part), C::kBoxes ? 1 : 128);
-        ptx::mbarrier_init(empty(stage, part), 4 * C::kConsumers);  // warps
+        ptx::mbarrier_init(empty(stage, part), 4 * C::kConsumers * (C::kPaired ? 2 : 1));  // warps
       }
     }
     ptx::mbarrier_init_fence();
@@ -104,13 +107,15 @@ struct Sm90ShortRing {
 template <class C>
 struct ShortUnit {
   int kv_head, first_row,
-      rows;  // first_row: of the request and kv head; rows: that it has, none or fewer if the request is shorter
+      rows;         // first_row: of the request and kv head; rows: that it has, none or fewer if the request is shorter
+  bool has_copies;  // whether its KV tiles are copied: it has rows, or the CTA of the cluster that shares them may
 
   WW_DEVICE ShortUnit(const AttentionParams& p, const SplitWork& work, int unit, int q_len) {
     const int row_tiles = work.units / p.num_kv_heads;
     kv_head = unit / row_tiles;
     first_row = (unit - kv_head * row_tiles) * C::kTileRows;
     rows = min(C::kTileRows, q_len * p.group - first_row);
+    has_copies = rows + (C::kPaired ? static_cast<int>(blockIdx.x % 2) * C::kTileRows : 0) > 0;
   }
 };
 
