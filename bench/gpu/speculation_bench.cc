@@ -215,9 +215,10 @@ void serving(const Setup& plain, const std::string& head, const std::vector<int>
 // What the host takes between a step's end and the next one's draft, and all in all.
 void host(const Setup& plain, const std::string& head) {
   for (const auto& [batch, of] : measure(eagle(plain, head, kSteps, kAccepted), {1, 64})) {
-    fmt::print("{{\"row\": \"host, batch {}\", \"between_steps_us\": {:.0f}, \"step_ms\": {:.3f}, \"draft_ms\": {:.3f}, "
-               "\"target_gpu_ms\": {:.3f}}}\n",
-               batch, (of.step_ms - of.draft_ms - of.gpu_ms) * 1e3, of.step_ms, of.draft_ms, of.gpu_ms);
+    fmt::print(
+        "{{\"row\": \"host, batch {}\", \"between_steps_us\": {:.0f}, \"step_ms\": {:.3f}, \"draft_ms\": {:.3f}, "
+        "\"target_gpu_ms\": {:.3f}}}\n",
+        batch, (of.step_ms - of.draft_ms - of.gpu_ms) * 1e3, of.step_ms, of.draft_ms, of.gpu_ms);
     std::fflush(stdout);
   }
 }
