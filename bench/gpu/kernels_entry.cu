@@ -59,4 +59,25 @@ int ww_sm90_extend(KernelShape shape, const AttentionParams* p, const ExtendWork
   return sm90_extend(shape, *p, launch, static_cast<cudaStream_t>(stream));
 }
 
+// Prompts of latent attention, Q and K of 192, V of 128 dims.
+int ww_latent_tile_rows() { return kLatentTileRows; }
+int ww_latent_extend(const AttentionParams* p, const ExtendWorklist* work, int max_items, void* stream) {
+  ExtendLaunch launch;
+  launch.layout.tile_rows = kLatentTileRows;
+  launch.work = *work;
+  launch.max_items = max_items;
+  launch.num_sms = sms();
+  return sm90_latent_extend(ElementType::bf16, *p, launch, static_cast<cudaStream_t>(stream));
+}
+
+// As ww_attention.py has them.
+void ww_struct_sizes(size_t* sizes) {
+  sizes[0] = sizeof(AttentionParams);
+  sizes[1] = sizeof(PlanInput);
+  sizes[2] = sizeof(DecodeWorkspace);
+  sizes[3] = sizeof(ExtendWorklist);
+  sizes[4] = sizeof(ExtendLayout);
+  sizes[5] = sizeof(KernelShape);
+}
+
 }  // extern "C"

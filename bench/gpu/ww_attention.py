@@ -25,7 +25,9 @@ ExtendCopies = _struct("ExtendCopies", [("k", P), ("v", P), ("blocks", P), ("fir
                                         ("max_blocks", I)])
 PlanInput = _struct("PlanInput", [("kv_lens", P), ("q_indptr", P), ("num_requests", I),
                                   ("num_kv_heads", I), ("window_left", I), ("decode_q_len", I),
-                                  ("head_token_bytes", I), ("causal", B), ("tiles_in_turn", B),
+                                  ("head_token_bytes", I), ("causal", B), ("cut_long_pairs", B),
+                                  ("segment_tiles", I), ("merge_tiles", I), ("merged_pieces_a_tile", I),
+                                  ("tile_tokens", I), ("whole_tiles", B), ("tiles_in_turn", B),
                                   ("copies", ExtendCopies)])
 DecodeWorkspace = _struct("DecodeWorkspace", [("workers", P), ("partial_out", P),
                                               ("partial_max_sum", P), ("counters", P), ("pieces", P),
@@ -64,6 +66,11 @@ def from_fp4(codes, scales):
 
 def load(path):
     lib = ct.CDLL(path)
+    structs = (AttentionParams, PlanInput, DecodeWorkspace, ExtendWorklist, ExtendLayout, KernelShape)
+    sizes = (ct.c_size_t * len(structs))()
+    lib.ww_struct_sizes(sizes)
+    if list(sizes) != [ct.sizeof(x) for x in structs]:
+        raise RuntimeError(f"structs of the kernels have {list(sizes)} bytes, here {[ct.sizeof(x) for x in structs]}")
     lib.ww_decode_workers.argtypes = [KernelShape, I, B, ct.POINTER(I), ct.POINTER(I)]
     lib.ww_decode_plan.argtypes = [ct.POINTER(PlanInput), P, I, P]
     lib.ww_sm80_decode.argtypes = [KernelShape, I, B, ct.POINTER(AttentionParams), ct.POINTER(DecodeWorkspace), I, P]
@@ -73,6 +80,7 @@ def load(path):
     lib.ww_sm90_layout.restype = None
     lib.ww_sm90_extend.argtypes = [KernelShape, ct.POINTER(AttentionParams), ct.POINTER(ExtendWorklist),
                                    ct.POINTER(ExtendLayout), I, I, P]
+    lib.ww_latent_extend.argtypes = [ct.POINTER(AttentionParams), ct.POINTER(ExtendWorklist), I, P]
     return lib
 
 
@@ -208,6 +216,7 @@ class Problem:
         i.kv_lens, i.q_indptr = self.kv_lens.data_ptr(), self.q_indptr.data_ptr()
         i.num_requests, i.num_kv_heads = len(self.q_lens), self.hkv
         i.window_left, i.causal = self.window, self.causal
+        i.merged_pieces_a_tile, i.tile_tokens = 1, 64
         i.head_token_bytes = 2 * self.d // 2 if self.kv == "e2m1" else 2 * self.d * self.pools[0][0].element_size()
         return i
 

@@ -10,10 +10,10 @@
 //
 // Shared memory holds Q and two KV tiles and no more. So a tile is released in parts (MlaPart), each as soon as its
 // last product is done, and copied in the same order. Where a request has an even number of row tiles, two CTAs of a
-// cluster take neighbouring ones over the same KV tiles, and each copies half of every tile into both (kPaired): the L2
-// cache is read once for 128 rows.
+// cluster take neighbouring ones over the same KV tiles, and each brings half of every tile into both (kPaired): TMA
+// copies into both at once; what threads gather or widen they send to the other CTA through distributed shared memory.
 //
-// Pools: 16-bit numbers, by TMA where pages hold boxes of 16 tokens or more, else gathered by threads; or
+// Pools: 16-bit numbers, by TMA where pages hold boxes of 16 tokens (paired: 8) or more, else gathered by threads; or
 // e4m3, widened on the way (sm90_mla_fp8_producer.cuh). Unused rows of the last page may hold anything.
 // Split-KV by a device-made plan; pieces are merged by a kernel behind this one (mla_combine.cuh).
 #pragma once
@@ -39,7 +39,6 @@ WW_DEVICE void sm90_mla_produce(const MlaParams& p, const CUtensorMap& map, cons
     Sm90MlaBoxProducer<C>(p, map, shared, box_tokens).run(work);
   } else {
     Sm90MlaGatherProducer<C>(p, shared).run(work);
-    ptx::cp_async_wait<0>();
   }
 }
 

@@ -1,18 +1,14 @@
-#include "attention/cuda/mla/sm90_mla.cuh"
-#include "attention/cuda/mla/mla_variants.h"
+#include "attention/cuda/mla/sm90_mla_select.cuh"
 
 namespace warpweave::cuda {
 
 MlaKernel sm90_mla_bf16(MlaFormat format, bool boxes, bool paired) {
-  using E = ptx::Bf16;
   switch (format) {
-    case MlaFormat::e4m3: return launch_sm90_mla<Sm90MlaConfig<E, MlaFormat::e4m3, false, false>>;
-    case MlaFormat::ds_mla: return launch_sm90_mla<Sm90MlaConfig<E, MlaFormat::ds_mla, false, false>>;
+    case MlaFormat::e4m3: return sm90_mla_kernel<ptx::Bf16, MlaFormat::e4m3>(boxes, paired);
+    case MlaFormat::ds_mla: return sm90_mla_kernel<ptx::Bf16, MlaFormat::ds_mla>(boxes, paired);
     case MlaFormat::same16: break;
   }
-  if (!boxes) return launch_sm90_mla<Sm90MlaConfig<E, MlaFormat::same16, false, false>>;
-  return paired ? launch_sm90_mla<Sm90MlaConfig<E, MlaFormat::same16, true, true>>
-                : launch_sm90_mla<Sm90MlaConfig<E, MlaFormat::same16, true, false>>;
+  return sm90_mla_kernel<ptx::Bf16, MlaFormat::same16>(boxes, paired);
 }
 
 }  // namespace warpweave::cuda

@@ -58,7 +58,8 @@ class Sm90MlaHalf {
     ptx::mbarrier_wait(shared_.full(ring, part), ring.phase());
     // What threads have copied is not seen by the tensor cores without a fence.
     constexpr bool kCopied = C::kFormat == MlaFormat::same16 ? !C::kBoxes : C::kFormat == MlaFormat::ds_mla;
-    if (kCopied && (C::kFormat == MlaFormat::same16 || part == kMlaRopePart)) ptx::fence_proxy_async();
+    constexpr bool kWhole = C::kFormat == MlaFormat::same16;
+    if (kCopied && !C::kExchanges && (kWhole || part == kMlaRopePart)) ptx::fence_proxy_async();
   }
   WW_DEVICE void release(MlaRing ring, int part) const {
     if (threadIdx.x % 32 != 0) return;

@@ -11,16 +11,18 @@
 namespace warpweave::cuda {
 
 // Two warpgroups. Four neighbouring lanes have a token of the tile, 16 codes of each block of 64 columns a lane; eight
-// lanes store to all banks, for neighbouring rows differ in the swizzle's lowest bit. A lane's work is cut into pieces,
-// two blocks that share a scale, and a piece is asked for kAhead pieces before it is stored. More pieces ahead are
-// slower: a warp that waits for one load waits for all that it has asked for.
+// lanes store to all banks, for neighbouring rows differ in the swizzle's lowest bit. Two CTAs of a cluster widen half
+// of the tokens each and send them to each other (kExchanges): eight lanes have a token, four of them every other
+// block of 64 columns, whose 16-byte units they store in the other order. A lane's work is cut into pieces, two blocks
+// that share a scale, and a piece is asked for kAhead pieces before it is stored. More pieces ahead are slower: a warp
+// that waits for one load waits for all that it has asked for.
 template <class C>
 class Sm90MlaFp8Producer {
  public:
   // `thread`: 0 to kProducers - 1.
   WW_DEVICE Sm90MlaFp8Producer(const MlaParams& p, const Sm90MlaShared<C>& shared, int thread)
       : p_(p), shared_(shared), thread_(thread) {
-    static_assert(C::kProducers == 4 * C::kTokens);
+    static_assert(C::kProducers == kLanes * Shared::kOwnTokens);
   }
 
   WW_DEVICE void run(const SplitWork& work) {
@@ -42,6 +44,7 @@ class Sm90MlaFp8Producer {
 
  private:
   using E = typename C::Element;
+  using Shared = Sm90MlaShared<C>;
   using Widen = KvFragment<E, KvStorage::e4m3>;
   static constexpr bool kScaled = C::kFormat == MlaFormat::ds_mla;
   static constexpr int kScaleBytes = kMlaLatentDim / kMlaScaleDim * 4;
@@ -49,9 +52,11 @@ class Sm90MlaFp8Producer {
   static constexpr int kRopeBlock = mla_first_column(kMlaRopePart);
   static constexpr int kPieces = kMlaLatentDim / kMlaScaleDim, kPartPieces = kPieces / 2;
   static constexpr int kAhead = 2;
+  static constexpr int kLanes = C::kExchanges ? 8 : 4;     // that have a token
+  static constexpr int kPieceBlocks = 2 * 4 / kLanes;      // a lane's, of a piece's two
 
   struct Piece {
-    uint4 codes[2];
+    uint4 codes[kPieceBlocks];
     float scale;
   };
   // In the order in which they are stored: the right part's, then the left one's.
@@ -71,7 +76,9 @@ class Sm90MlaFp8Producer {
     return cursor.segment.tile_end >= 0;
   }
 
-  WW_DEVICE int row() const { return thread_ / 4; }
+  WW_DEVICE int row() const { return Shared::first_own() + thread_ / kLanes; }
+  // 1 where a lane has the second block of every piece.
+  WW_DEVICE int second() const { return thread_ % kLanes / 4; }
 
   // Asks for the page of the next tile's token.
   WW_DEVICE void find_page() {
@@ -84,7 +91,7 @@ class Sm90MlaFp8Producer {
     from_ = exists && token < kv_len_ ? mla_token_of(p_, page_, token) : nullptr;
     next_ += C::kTokens;
     find_page();
-    if constexpr (!kScaled) load_rope();
+    if constexpr (!kScaled || C::kExchanges) load_rope();
   }
 
   // Of this lane's token; zeros past the last one.
@@ -93,21 +100,26 @@ class Sm90MlaFp8Producer {
     x = {};
     if (from_ == nullptr) return;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) x.codes[i] = ptx::load_once_16(from_ + (block_of(piece) + i) * 64 + thread_ % 4 * 16);
+    for (int i = 0; i < kPieceBlocks; ++i) {
+      x.codes[i] = ptx::load_once_16(from_ + (block_of(piece) + i + second()) * 64 + thread_ % 4 * 16);
+    }
     if constexpr (kScaled) x.scale = *reinterpret_cast<const float*>(from_ + kMlaLatentDim + block_of(piece) / 2 * 4);
   }
   WW_DEVICE void load_rope() {
     rope_ = make_uint4(0, 0, 0, 0);
-    if (from_ != nullptr) rope_ = ptx::load_once_16(from_ + kMlaLatentDim + thread_ % 4 * 16);
+    if (from_ == nullptr) return;
+    if constexpr (kScaled) rope_ = ptx::load_once_16(from_ + kMlaLatentDim + kScaleBytes + thread_ % 8 * 16);
+    else rope_ = ptx::load_once_16(from_ + kMlaLatentDim + thread_ % 4 * 16);
   }
 
   WW_DEVICE void put_rope() const {
     wait_empty(kMlaRopePart);
-    if constexpr (kScaled) {
+    if constexpr (kScaled && !C::kExchanges) {
       copy_rope();
     } else {
-      store_codes(rope_, factor_of(1.0f), kRopeBlock);
-      publish(kMlaRopePart);
+      if constexpr (kScaled) store_words(line(kRopeBlock) + (thread_ % 8 ^ row() % 8) * 16, rope_);
+      else if (second() == 0) store_codes(rope_, factor_of(1.0f), kRopeBlock);
+      publish<kMlaRopePart>();
     }
   }
 
@@ -149,9 +161,9 @@ class Sm90MlaFp8Producer {
       const Piece& x = pieces_[piece];
       const ptx::u32 factor = factor_of(kScaled ? x.scale : 1.0f);
 #pragma unroll
-      for (int i = 0; i < 2; ++i) store_codes(x.codes[i], factor, block_of(piece) + i);
+      for (int i = 0; i < kPieceBlocks; ++i) store_codes(x.codes[i], factor, block_of(piece) + i + second());
     }
-    publish(kPart);
+    publish<kPart>();
   }
 
   static WW_DEVICE void widen(ptx::u32 codes, ptx::u32 factor, ptx::u32& low, ptx::u32& high) {
@@ -161,23 +173,38 @@ class Sm90MlaFp8Producer {
     high = E::multiply(Widen::widen_high(x), factor);
   }
   WW_DEVICE void store_codes(const uint4& codes, ptx::u32 factor, int block) const {
-    store_16(line(block) + unit(0), codes.x, codes.y, factor);
-    store_16(line(block) + unit(1), codes.z, codes.w, factor);
+    const bool swapped = C::kExchanges && second() == 1;
+    store_16(line(block) + unit(swapped), swapped ? codes.z : codes.x, swapped ? codes.w : codes.y, factor);
+    store_16(line(block) + unit(!swapped), swapped ? codes.x : codes.z, swapped ? codes.y : codes.w, factor);
   }
   static WW_DEVICE void store_16(ptx::u32 smem, ptx::u32 a, ptx::u32 b, ptx::u32 factor) {
-    ptx::u32 w[4];
-    widen(a, factor, w[0], w[1]);
-    widen(b, factor, w[2], w[3]);
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(smem), "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3])
+    uint4 w;
+    widen(a, factor, w.x, w.y);
+    widen(b, factor, w.z, w.w);
+    store_words(smem, w);
+  }
+  static WW_DEVICE void store_words(ptx::u32 smem, const uint4& w) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(smem), "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w)
                  : "memory");
   }
 
   WW_DEVICE void wait_empty(int part) const {
     ptx::mbarrier_wait(shared_.empty(ring_, part), ring_.phase() ^ 1);
   }
-  WW_DEVICE void publish(int part) const {
+  template <int kPart>
+  WW_DEVICE void publish() const {
+    const ptx::u32 full = shared_.full(ring_, kPart);
     ptx::fence_proxy_async();
-    ptx::mbarrier_arrive(shared_.full(ring_, part));
+    if constexpr (!C::kExchanges) {
+      ptx::mbarrier_arrive(full);
+    } else {
+      constexpr int kBytes = Shared::kOwnTokens * 128;
+      ptx::named_barrier_sync(kOwnBarrier, C::kProducers);
+      const int warp = thread_ / 32;
+      if (thread_ % 32 != 0 || warp >= mla_columns(kPart)) return;
+      if (warp == 0) ptx::mbarrier_arrive_expect_tx(full, mla_columns(kPart) * kBytes);
+      Shared::send(shared_.part(ring_, kPart) + warp * C::kColumnBytes + Shared::first_own() * 128, full, kBytes);
+    }
   }
 
   const MlaParams& p_;

@@ -34,14 +34,13 @@ class Sm90MlaBoxProducer {
   }
 
  private:
-  static constexpr int kOwnTokens = C::kPaired ? C::kTokens / 2 : C::kTokens;
+  static constexpr int kOwnTokens = Sm90MlaShared<C>::kOwnTokens;
   struct Box {
     int page, in_page;
   };
 
   WW_DEVICE int row() const {
-    return (C::kPaired ? static_cast<int>(blockIdx.x % 2) * kOwnTokens : 0) +
-           static_cast<int>(threadIdx.x) * box_tokens_;
+    return Sm90MlaShared<C>::first_own() + static_cast<int>(threadIdx.x) * box_tokens_;
   }
   WW_DEVICE bool has_box() const { return static_cast<int>(threadIdx.x) * box_tokens_ < kOwnTokens; }
 
@@ -82,13 +81,32 @@ class Sm90MlaBoxProducer {
   MlaRing ring_;
 };
 
-// All 128 threads, 16 bytes at a time: pages of a few tokens. Eight threads take 128 bytes of a token.
+// Threads, 16 bytes at a time: pages of a few tokens. Eight threads take 128 bytes of a token.
+//
+// Two CTAs of a cluster gather half of the tokens each and send them to each other through distributed shared memory
+// (kExchanges): two warps gather, a third one sends what has arrived. It tells its own consumers of both halves, so
+// that they need no fence.
 template <class C>
 class Sm90MlaGatherProducer {
  public:
   WW_DEVICE Sm90MlaGatherProducer(const MlaParams& p, const Sm90MlaShared<C>& shared) : p_(p), shared_(shared) {}
 
   WW_DEVICE void run(const SplitWork& work) {
+    const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+    if (warp < C::kGatherers / 32) gather(work);
+    else if (warp == C::kGatherers / 32) send(work);
+  }
+
+ private:
+  using Shared = Sm90MlaShared<C>;
+  static constexpr int kOwnTokens = Shared::kOwnTokens;
+  static constexpr int kPassTokens = C::kGatherers / 8;
+  static constexpr int kPasses = kOwnTokens / kPassTokens;
+  static WW_DEVICE int row(int pass) {
+    return Shared::first_own() + pass * kPassTokens + static_cast<int>(threadIdx.x) / 8;
+  }
+
+  WW_DEVICE void gather(const SplitWork& work) {
     MlaRunState run;
     run.begin(work, blockIdx.x);
     SplitSegment s;
@@ -110,11 +128,8 @@ class Sm90MlaGatherProducer {
         ++ring_.count;
       }
     }
+    ptx::cp_async_wait<0>();
   }
-
- private:
-  static constexpr int kPasses = C::kTokens / 16;
-  static WW_DEVICE int row(int pass) { return pass * 16 + static_cast<int>(threadIdx.x) / 8; }
 
   // Apart from what is computed of them, so that the loads are under way while the tile before is copied.
   WW_DEVICE void find_pages(const SplitSegment& s, int tile) {
@@ -139,7 +154,36 @@ class Sm90MlaGatherProducer {
         ptx::cp_async_16(target + j * C::kColumnBytes, source, from[i] == nullptr ? 0 : 16);
       }
     }
-    ptx::cp_async_mbarrier_arrive_noinc(shared_.full(ring_, kPart));
+    ptx::cp_async_mbarrier_arrive_noinc(C::kExchanges ? shared_.gathered(ring_, kPart) : shared_.full(ring_, kPart));
+  }
+
+  WW_DEVICE void send(const SplitWork& work) {
+    MlaRunState run;
+    run.begin(work, blockIdx.x);
+    SplitSegment s;
+    while (run.next(p_, work, s)) {
+      for (int tile = s.tile_begin; tile < s.tile_end; ++tile) {
+        send<kMlaRopePart>();
+        send<kMlaRightPart>();
+        send<kMlaLeftPart>();
+        ++ring_.count;
+      }
+    }
+  }
+
+  // The other CTA has room: its consumers have released the part here, too. And what is sent from is written again only
+  // when they have released what arrives there.
+  template <int kPart>
+  WW_DEVICE void send() const {
+    constexpr int kBytes = kOwnTokens * 128;
+    const int lane = threadIdx.x % 32;
+    const ptx::u32 full = shared_.full(ring_, kPart);
+    ptx::mbarrier_wait(shared_.gathered(ring_, kPart), ring_.phase());
+    ptx::fence_proxy_async();
+    __syncwarp();
+    if (lane == 0) ptx::mbarrier_arrive_expect_tx(full, mla_columns(kPart) * kBytes);
+    if (lane >= mla_columns(kPart)) return;
+    Shared::send(shared_.part(ring_, kPart) + lane * C::kColumnBytes + Shared::first_own() * 128, full, kBytes);
   }
 
   const MlaParams& p_;

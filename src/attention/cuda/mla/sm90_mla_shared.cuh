@@ -23,9 +23,10 @@ struct Sm90MlaConfig {
   static constexpr bool kBoxes = kBoxes_;    // TMA takes boxes of the pool; else threads gather
   static constexpr bool kPaired =
       kPaired_;  // two CTAs of a cluster, a row tile each, copy half of each KV tile for both
-  static_assert(kBoxes || !kPaired);
   static_assert(kFormat == MlaFormat::same16 || !kBoxes);
+  static constexpr bool kExchanges = kPaired && !kBoxes;  // what a CTA has gathered goes to the other one
   static constexpr int kProducers = kFormat == MlaFormat::same16 ? 128 : 256;  // threads that copy
+  static constexpr int kGatherers = kExchanges ? 64 : kProducers;              // and those that gather
   static constexpr int kThreads = 256 + kProducers;
   // Their sum over the warpgroups is what the launch allocates (504 or 512), or setmaxnreg never returns.
   static constexpr int kLeaderRegisters = kFormat == MlaFormat::same16 ? 240 : 208;
@@ -39,7 +40,8 @@ struct Sm90MlaConfig {
   static constexpr int kTileBytes = kColumnBlocks * kColumnBytes;
   static constexpr int kStages = 2;
   static constexpr int kProbabilityBytes = kRows * kTokens * 2;
-  static constexpr int kSmemBytes = 3 * kTileBytes + kProbabilityBytes + 128 * 8 + 512 + 1024;
+  static constexpr int kBarrierBytes = 192;
+  static constexpr int kSmemBytes = 3 * kTileBytes + kProbabilityBytes + 128 * 8 + kBarrierBytes + 384 + 1024;
   static_assert(kSmemBytes <= 227 * 1024);
   static constexpr float kRescaleThreshold = 8;
   // Where codes are widened, room for a tile is not what is waited for.
@@ -65,13 +67,32 @@ struct Sm90MlaShared {
     probability = kv + C::kStages * C::kTileBytes;
     factors = q + kFactors;
     barriers = factors + 128 * 8;
-    cursors = reinterpret_cast<MlaCursor*>(base + kFactors + 128 * 8 + 128);
-    static_assert(128 + 3 * sizeof(MlaCursor) <= 512 && 2 * C::kStages * kMlaParts * 8 <= 128);
+    cursors = reinterpret_cast<MlaCursor*>(base + kFactors + 128 * 8 + C::kBarrierBytes);
+    static_assert(3 * sizeof(MlaCursor) <= 384 && 3 * C::kStages * kMlaParts * 8 <= C::kBarrierBytes);
   }
   WW_DEVICE ptx::u32 full(MlaRing ring, int part) const {
     return barriers + (ring.stage() * kMlaParts + part) * 16;
   }
   WW_DEVICE ptx::u32 empty(MlaRing ring, int part) const { return full(ring, part) + 8; }
+  // Of a part's tokens that this CTA gathers for both (kExchanges).
+  WW_DEVICE ptx::u32 gathered(MlaRing ring, int part) const {
+    return barriers + C::kStages * kMlaParts * 16 + (ring.stage() * kMlaParts + part) * 8;
+  }
+  // `bytes` of shared memory to the same address in the other CTA of the cluster, whose barrier at the address of
+  // `barrier` hears of them. What threads have written there needs a fence first.
+  static WW_DEVICE void send(ptx::u32 smem, ptx::u32 barrier, int bytes) {
+    asm volatile(
+        "{\n.reg .b32 to, bar;\n"
+        "mapa.shared::cluster.u32 to, %0, %3;\n"
+        "mapa.shared::cluster.u32 bar, %1, %3;\n"
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [to], [%0], %2, [bar];\n}\n"
+        ::"r"(smem), "r"(barrier), "r"(bytes), "r"((blockIdx.x % 2) ^ 1)
+        : "memory");
+  }
+  // Of a tile's tokens, those that this CTA brings.
+  static constexpr int kOwnTokens = C::kPaired ? C::kTokens / 2 : C::kTokens;
+  static WW_DEVICE int first_own() { return C::kPaired ? static_cast<int>(blockIdx.x % 2) * kOwnTokens : 0; }
+
   // Where a part of the tile stands: block after block of 64 columns.
   WW_DEVICE ptx::u32 part(MlaRing ring, int part) const {
     return kv + ring.stage() * C::kTileBytes + mla_first_column(part) * C::kColumnBytes;
@@ -79,8 +100,9 @@ struct Sm90MlaShared {
 
   WW_DEVICE void init_barriers() const {
     for (int i = 0; i < C::kStages * kMlaParts; ++i) {
-      ptx::mbarrier_init(barriers + i * 16, C::kBoxes ? 1 : C::kProducers);
+      ptx::mbarrier_init(barriers + i * 16, C::kBoxes || C::kExchanges ? 1 : C::kProducers);
       ptx::mbarrier_init(barriers + i * 16 + 8, C::kPaired ? 8 : 4);  // warps of one warpgroup of each CTA
+      if constexpr (C::kExchanges) ptx::mbarrier_init(barriers + C::kStages * kMlaParts * 16 + i * 8, C::kGatherers);
     }
     ptx::mbarrier_init_fence();
   }

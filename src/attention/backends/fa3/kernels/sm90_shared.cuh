@@ -29,8 +29,10 @@ struct Sm90Config {
   static constexpr bool kCopies = kSource_ == Sm90Source::copies;
   // Three warpgroups leave the copying one no registers to copy from the pools beside them: a kernel before does.
   static constexpr bool kCopiesHere = kCopies && !kTrio;
-  // In blocks that every row sees whole the maxima stand as they are until a sum exceeds kMostExpected.
-  static constexpr bool kExpectMaxima = kValueDim <= 128;  // else registers do not suffice
+  // In blocks that every row sees whole the maxima stand as they are until a sum exceeds kMostExpected, and a
+  // warpgroup hands its turn over when its products are done. With Q and K of 192 dims it is 4 to 6 % faster to do
+  // that as soon as they are issued, as in other blocks.
+  static constexpr bool kExpectMaxima = kDim == kValueDim && kDim <= 128;  // above, registers do not suffice
   // Far below what float32 holds, and for f16 what P may be.
   static constexpr float kMostExpected = std::is_same_v<Element_, ptx::F16> ? 0x1p14f : 0x1p30f;
   static constexpr bool kOverlapTiles = kDim <= 128;  // else registers and shared memory do not suffice

@@ -1,0 +1,22 @@
+// Which instance of the Hopper MLA kernel (sm90_mla.cuh) runs.
+#pragma once
+
+#include "attention/cuda/mla/mla_variants.h"
+#include "attention/cuda/mla/sm90_mla.cuh"
+
+namespace warpweave::cuda {
+
+template <class Element, MlaFormat kFormat>
+MlaKernel sm90_mla_kernel(bool boxes, bool paired) {
+  if constexpr (kFormat == MlaFormat::same16) {
+    if (boxes && paired) return launch_sm90_mla<Sm90MlaConfig<Element, kFormat, true, true>>;
+    if (boxes) return launch_sm90_mla<Sm90MlaConfig<Element, kFormat, true, false>>;
+  }
+  // Codes without scales are widened faster than they are sent (docs/gpu-tuning.md).
+  if constexpr (kFormat != MlaFormat::e4m3) {
+    if (paired) return launch_sm90_mla<Sm90MlaConfig<Element, kFormat, false, true>>;
+  }
+  return launch_sm90_mla<Sm90MlaConfig<Element, kFormat, false, false>>;
+}
+
+}  // namespace warpweave::cuda
