@@ -1,13 +1,13 @@
 // What adapters make of a GEMM's input, inside the GEMM's own kernel (stream_gemm.cu): [x, ranks] * [W, B]^T.
 //
 // Four warps beside those that multiply bring rows to ranks while the weights stream, share the sums with the other CTAs
-// through memory, and lay what they give behind the weights, as further chunks of the depth. Such a chunk holds four pieces
+// through memory, and lay what they give among the weights, as further chunks of the depth. Such a chunk holds four pieces
 // of 16 ranks, each of one part of one adapter: columns of B on the weights' side, and on the inputs' side the ranks of that
 // adapter's rows, scaled, with zeros in all other rows. B must be finite (GpuAdapters sees to it), else zeros times it
 // would reach the rows of others.
 //
 // While weights stream, what else a CTA asks memory for stands in a queue of some microseconds: hence few requests one behind
-// the other. A CTA waits for the sums of others: those that make them are the first in the grid, at most as many as there are
+// the other, and none ahead of their time (A and B asked for into the L2 as the kernel begins: 2.3 us a layer slower). A CTA waits for the sums of others: those that make them are the first in the grid, at most as many as there are
 // multiprocessors, so that they run before any CTA that could only wait.
 #pragma once
 
@@ -50,6 +50,23 @@ struct JoinTile {
   }
 };
 
+// Where the adapters' chunks stand among a CTA's own: as many as there is room for in its second half, kApart of its own
+// behind each, the others at the end. So weights stream on while they are laid, and they hold a stage or two of the ring at a
+// time. A short GEMM is over before the sums are there.
+struct JoinOrder {
+  static constexpr int kApart = 4, kShortest = 32;
+  int own, inside;
+
+  WW_DEVICE JoinOrder(int own_chunks, int adapters_chunks)
+      : own(own_chunks), inside(own < kShortest ? 0 : min(adapters_chunks, own / (2 * kApart))) {}
+  // Of the own chunk that the first stands before; a multiple of kApart, as those of the next ones are.
+  WW_DEVICE int first() const { return (own / kApart - inside) * kApart; }
+  // Whether one stands before the own chunk `i`.
+  WW_DEVICE bool before(int i) const { return i >= first() && i < first() + kApart * inside && i % kApart == 0; }
+  // Place of an adapters' chunk among all.
+  WW_DEVICE int place(int chunk) const { return chunk < inside ? first() + kApart * chunk + chunk : own + chunk; }
+};
+
 // One part of an adapter.
 struct JoinPart {
   const uint16_t* expand;
@@ -71,8 +88,8 @@ struct LoraJoinShared {
   int num_adapters;
   int num_tiles;                               // with rows: the first ones
   int rank_blocks;                             // of kJoinRanks, of the adapter that has most
-  int chunks;                                  // of this CTA
-  alignas(8) uint64_t issued;                  // mbarrier: all of the GEMM's own chunks have been asked for
+  volatile int chunks;                         // of this CTA; -1: not counted yet
+  volatile int reached;                        // of those, the ones whose stages of the ring its producer has come to
 };
 
 WW_DEVICE void join_sync() { ptx::named_barrier_sync(kJoinBarrier, kLoraThreads); }
@@ -157,27 +174,14 @@ WW_DEVICE JoinItem read_item(const LoraJoin& join, const LoraJoinShared& shared,
   return out;
 }
 
-// Asks for the A of an item.
-WW_DEVICE void prefetch_item(const LoraJoin& join, const LoraJoinShared& shared, int number, int thread) {
-  const JoinItem item = read_item(join, shared, number, thread);
-  constexpr int kLine = 64;  // numbers
-  const int64_t begin = static_cast<int64_t>(item.slice) * join.slice_depth;
-  const int64_t end = min(join.lora.in_features, begin + join.slice_depth);
-  for (int rank = thread / 8; rank < item.ranks; rank += kLoraThreads / 8) {
-    for (int64_t k = begin + thread % 8 * kLine; k < end; k += 8 * kLine) ptx::prefetch_l2(item.a + rank * join.lora.in_features + k);
-  }
-}
-
-template <class E>
-WW_DEVICE void sum_item(const LoraJoin& join, const JoinItem& item, int thread, LoraJoinShared& shared) {
-  constexpr int kBlocks = kJoinRanks / 8, kSteps = 2, kOfThread = kLoraTileRows * kJoinRanks / kLoraThreads;
-  if (item.ranks <= 0) return;
+// sum += the item's rows times its ranks; kSteps of the depth are asked for at once, for up to 8 * kOf ranks.
+template <class E, int kSteps, int kOf, int kBlocks>
+WW_DEVICE void sum_depth(const LoraJoin& join, const JoinItem& item, int thread, float (&sum)[kBlocks][4]) {
   const LoraArgs& lora = join.lora;
   const int warp = thread / 32, lane = thread % 32;
   const int depth = static_cast<int>(lora.in_features), end = min(depth, (item.slice + 1) * join.slice_depth);
   const auto* const a = item.a + lane / 4 * depth;
   const auto* const x = static_cast<const uint16_t*>(lora.x);
-  float sum[kBlocks][4] = {};
   for (int begin = item.slice * join.slice_depth + warp * kSteps * kLoraStep; begin < end;
        begin += kLoraWarps * kSteps * kLoraStep) {
     uint4 of_ranks[kSteps][kBlocks], of_rows[kSteps][2];
@@ -185,7 +189,7 @@ WW_DEVICE void sum_item(const LoraJoin& join, const JoinItem& item, int thread, 
     for (int step = 0; step < kSteps; ++step) {
       const int k = begin + step * kLoraStep + lane % 4 * 8;
 #pragma unroll
-      for (int block = 0; block < kBlocks; ++block) {
+      for (int block = 0; block < kOf; ++block) {
         of_ranks[step][block] = uint4{0, 0, 0, 0};
         if (block * 8 < item.ranks && k < depth) of_ranks[step][block] = *reinterpret_cast<const uint4*>(a + block * 8 * depth + k);
       }
@@ -195,7 +199,21 @@ WW_DEVICE void sum_item(const LoraJoin& join, const JoinItem& item, int thread, 
         if (item.rows[half] >= 0 && k < depth) of_rows[step][half] = *reinterpret_cast<const uint4*>(x + static_cast<int64_t>(item.rows[half]) * depth + k);
       }
     }
-    multiply_ranks<E>(of_rows, of_ranks, item.ranks, sum);
+    multiply_ranks<E>(of_rows, of_ranks, min(item.ranks, 8 * kOf), sum);
+  }
+}
+
+template <class E>
+WW_DEVICE void sum_item(const LoraJoin& join, const JoinItem& item, int thread, LoraJoinShared& shared) {
+  constexpr int kBlocks = kJoinRanks / 8, kOfThread = kLoraTileRows * kJoinRanks / kLoraThreads;
+  if (item.ranks <= 0) return;
+  const LoraArgs& lora = join.lora;
+  const int warp = thread / 32, lane = thread % 32;
+  float sum[kBlocks][4] = {};
+  if (item.ranks <= kLoraRankMultiple) {
+    sum_depth<E, 4, kLoraRankMultiple / 8>(join, item, thread, sum);
+  } else {
+    sum_depth<E, 2, kBlocks>(join, item, thread, sum);
   }
   join_sync();  // the item before was read
   add_warps(sum, warp, lane, shared.of_warp, [] { join_sync(); });
@@ -269,13 +287,6 @@ WW_DEVICE void each_row(const JoinTile& tile, const JoinPiece& piece, int thread
       run(box * tile.box_rows + row, inside ? piece.b + static_cast<int64_t>(column) * piece.rank + thread % 2 * 8 : nullptr);
     }
   }
-}
-
-// Asks for the B of a chunk.
-WW_DEVICE void prefetch_weights(const JoinTile& tile, const JoinPiece& piece, int thread) {
-  each_row(tile, piece, thread, [&](int, const uint16_t* from) {
-    if (from != nullptr && thread % 2 == 0) ptx::prefetch_l2(from);
-  });
 }
 
 // A chunk on the weights' side, at `smem`: its copies are the caller's to wait for.

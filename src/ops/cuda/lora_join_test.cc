@@ -163,5 +163,24 @@ TEST(LoraJoin, EveryRowMayHaveItsOwn) {
   p.check(slots, StreamedGemm(p, slots, {1, 128, 1, 60, 0}).run(host_cta::Order::random));
 }
 
+// Every CTA's chunks, its own and the adapters', have one order, whoever asks for it.
+TEST(LoraJoin, AdaptersChunksStandAmongTheOthers) {
+  for (int own = 1; own < 130; ++own) {
+    for (const int chunks : {0, 1, 2, 4, 7, 16, 40}) {
+      const JoinOrder order(own, chunks);
+      int place = 0, met = 0;
+      for (int i = 0; i < own; ++i, ++place) {
+        if (!order.before(i)) continue;
+        EXPECT_EQ(order.place(met++), place++);
+        EXPECT_GE(i + JoinOrder::kApart, own / 2);  // where the weights' producer asks for their number
+        EXPECT_EQ(i % JoinOrder::kApart, 0);        // and where its groups of stages end
+      }
+      EXPECT_EQ(met, order.inside);
+      EXPECT_EQ(order.inside > 0, own >= JoinOrder::kShortest && chunks > 0);
+      for (; met < chunks; ++met) EXPECT_EQ(order.place(met), place++);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace warpweave::gpu

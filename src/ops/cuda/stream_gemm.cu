@@ -34,7 +34,6 @@ using ptx::u64;
 constexpr int kGroups = 2;                 // of 4 warps that multiply
 constexpr int kConsumers = 128 * kGroups;
 constexpr int kProducers = 64;
-constexpr int kListedBarrier = 2;          // named: the adapters' chunks are counted
 constexpr int kDepth = 64;                 // of a stage: 128 bytes of a row, the swizzle's width
 constexpr int kRowBytes = 2 * kDepth;
 constexpr int kBarrierBytes = 24;          // of a stage: weights are there, inputs are, it is free again
@@ -110,20 +109,47 @@ struct Ring {
   }
 };
 
+template <class C>
+__device__ LoraJoinShared& join_memory(const Args& a, char* memory) {
+  constexpr size_t kAlign = alignof(LoraJoinShared);
+  const size_t ring_bytes = size_t(a.stages) * (C::kStageBytes + kBarrierBytes);
+  return *reinterpret_cast<LoraJoinShared*>(memory + (ring_bytes + kAlign - 1) / kAlign * kAlign);
+}
+
+// The adapters' chunks of this CTA, once they are counted.
+template <class C>
+__device__ int count_adapters_chunks(const Args& a, char* memory) {
+  if constexpr (!C::kAdapted) return 0;
+  const LoraJoinShared& shared = join_memory<C>(a, memory);
+  int chunks = shared.chunks;
+  while (chunks < 0) chunks = shared.chunks;
+  return chunks;
+}
+
 // One thread. What it does for a stage must not take longer than the stage's bytes: no divisions. Weights come before
 // the predecessor has ended, but never so many at a time that its own loads, and the inputs, wait behind them.
 template <class C>
-__device__ void bring_weights(const Args& a, Ring<C> ring, const Share& share) {
+__device__ void bring_weights(const Args& a, Ring<C> ring, const Share& share, char* memory) {
   const u64 policy = ptx::evict_first_policy();
   const int row = share.tile * C::kBoxRows, turn = a.splits * kDepth;
   Ring<C> landing = ring;
   int depth = share.rank * kDepth;
-  for (int i = 0; i < share.count; i += a.together) {
-    const int stages = min(a.together, share.count - i);
+  JoinOrder order(share.count, 0);  // adapters' chunks are in the second half: counted when they matter
+  bool counted = !C::kAdapted;
+  int stages = 0;
+  for (int i = 0; i < share.count; i += stages) {
+    stages = min(a.together, share.count - i);
+    if (C::kAdapted) stages = min(stages, JoinOrder::kApart - i % JoinOrder::kApart);  // none stands amid them
+    if (!counted && i + JoinOrder::kApart >= share.count / 2) {
+      order = JoinOrder(share.count, count_adapters_chunks<C>(a, memory));
+      counted = true;
+    }
+    if (order.before(i)) ring.next();
     Ring<C> at = ring;
     for (int j = 0; j < stages; ++j) {
       ptx::mbarrier_wait(at.empty(), at.parity ^ 1);  // the first round is free
       if (i + j >= a.in_flight) {
+        if (order.before(i + j - a.in_flight)) landing.next();
         ptx::mbarrier_wait(landing.weights_full(), landing.parity);
         landing.next();
       }
@@ -146,17 +172,25 @@ __device__ void bring_weights(const Args& a, Ring<C> ring, const Share& share) {
 
 // One thread.
 template <class C>
-__device__ void bring_inputs(const Args& a, Ring<C> ring, const Share& share) {
+__device__ void bring_inputs(const Args& a, Ring<C> ring, const Share& share, char* memory) {
   wait_for_predecessor();
+  const int adapters_chunks = count_adapters_chunks<C>(a, memory);
+  const JoinOrder order(share.count, adapters_chunks);
+  int reached = 0;
   const int turn = a.splits * kDepth;
   int depth = share.rank * kDepth;
   for (int i = 0; i < share.count; ++i, depth += turn) {
+    if (order.before(i)) {
+      join_memory<C>(a, memory).reached = ++reached;
+      ring.next();
+    }
     const u32 full = ring.inputs_full();
     ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
     ptx::mbarrier_arrive_expect_tx(full, kStreamGemmRows * kRowBytes);
     ptx::tma_load_4d(ring.at() + C::kWeightBytes, &a.x, full, depth, 0, 0, 0);
     ring.next();
   }
+  if constexpr (C::kAdapted) join_memory<C>(a, memory).reached = adapters_chunks;
 }
 
 template <class C>
@@ -179,57 +213,73 @@ __device__ __forceinline__ void multiply(u32 stage, int group, Sums<C>& sum) {
   ptx::wgmma_wait<0>();
 }
 
+// Of the four warps of adapters: the stage of their `chunk`, once it is free.
 template <class C>
-__device__ LoraJoinShared& join_memory(const Args& a, char* memory) {
-  constexpr size_t kAlign = alignof(LoraJoinShared);
-  const size_t ring_bytes = size_t(a.stages) * (C::kStageBytes + kBarrierBytes);
-  return *reinterpret_cast<LoraJoinShared*>(memory + (ring_bytes + kAlign - 1) / kAlign * kAlign);
+__device__ Ring<C> free_stage(Ring<C> at, int place, const LoraJoinShared& shared, int chunk, int thread) {
+  // A barrier's parity says nothing to one who is two turns of the ring ahead.
+  if (thread == 0) {
+    while (shared.reached <= chunk) {
+    }
+  }
+  join_sync();
+  at.skip(place);
+  ptx::mbarrier_wait(at.empty(), at.parity ^ 1);
+  return at;
 }
 
-// Four warps: the adapters' chunks, behind the CTA's own.
+template <class C>
+__device__ void publish(const Ring<C>& at, int thread) {
+  ptx::fence_proxy_async();  // wgmma reads what these threads have written
+  join_sync();
+  if (thread != 0) return;
+  ptx::mbarrier_arrive(at.weights_full());
+  ptx::mbarrier_arrive(at.inputs_full());
+}
+
+// Four warps: the adapters' chunks, among the CTA's own.
 template <class E, class C>
 __device__ void bring_adapters(const Args& a, Ring<C> ring, const Share& share, char* memory) {
   const int thread = static_cast<int>(threadIdx.x) - kConsumers - kProducers, cta = static_cast<int>(blockIdx.x);
   LoraJoinShared& shared = join_memory<C>(a, memory);
   const JoinTile tile = {C::kBoxes, C::kBoxRows, share.tile * C::kBoxRows, a.columns, share.rank, a.splits};
   list_adapters(a.join, tile, thread, shared);
-  ptx::named_barrier_arrive(kListedBarrier, kConsumers + kLoraThreads);
-  if (cta < a.join.workers) prefetch_item(a.join, shared, cta, thread);
   const int chunks = shared.chunks;
+  const JoinOrder order(share.count, chunks);
   const auto piece_of = [&](int chunk) { return find_piece(a.join, shared, tile, chunk, thread % 8 / 2); };
-  for (int i = 0; i < chunks; ++i) prefetch_weights(tile, piece_of(i), thread);
   wait_for_predecessor();
   make_sums<E>(a.join, cta, thread, shared);
-  const JoinRow row(a.join, shared, thread);
 
+  const auto stage_of = [&](int chunk) { return free_stage<C>(ring, order.place(chunk), shared, chunk, thread); };
+  // Where sums come late the matrices do not wait for them.
+  const bool ahead = chunks > 0 && order.inside == 0;
+  Ring<C> at = ring, before = ring;
+  if (ahead) {
+    at = stage_of(0);
+    lay_weights(a.join, tile, piece_of(0), thread, at.at());
+    ptx::cp_async_commit();
+  }
+  const JoinRow row(a.join, shared, thread);
   await_sums(a.join, static_cast<int>(gridDim.x), thread);
   keep_ranks<E>(a.join, shared, tile, row, thread);
-
-  // A barrier's parity says nothing to one who is two turns of the ring ahead.
-  ptx::mbarrier_wait(ptx::smem_address(&shared.issued), 0);
-  ring.skip(share.count);
-  Ring<C> landing = ring;
-  const auto publish = [&] {
-    ptx::fence_proxy_async();  // wgmma reads what these threads have written
-    join_sync();
-    if (thread == 0) {
-      ptx::mbarrier_arrive(landing.weights_full());
-      ptx::mbarrier_arrive(landing.inputs_full());
+  for (int i = 0; i < chunks; ++i) {
+    if (i > 0 || !ahead) {
+      at = stage_of(i);
+      lay_weights(a.join, tile, piece_of(i), thread, at.at());
+      ptx::cp_async_commit();
     }
-    landing.next();
-  };
-  for (int i = 0; i < chunks; ++i, ring.next()) {
-    ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
-    lay_weights(a.join, tile, piece_of(i), thread, ring.at());
-    ptx::cp_async_commit();
-    lay_ranks<E>(a.join, shared, tile, row, thread, i, memory + ring.stage * C::kStageBytes + C::kWeightBytes);
-    if (i == 0) continue;
-    ptx::cp_async_wait<1>();
-    publish();
+    lay_ranks<E>(a.join, shared, tile, row, thread, i, memory + at.stage * C::kStageBytes + C::kWeightBytes);
+    if (i > order.inside) {  // the one before is at the end, too: published once this one is under way
+      ptx::cp_async_wait<1>();
+      publish<C>(before, thread);
+    }
+    before = at;
+    if (i >= order.inside) continue;
+    ptx::cp_async_wait<0>();
+    publish<C>(at, thread);
   }
-  if (chunks == 0) return;
+  if (chunks == order.inside) return;
   ptx::cp_async_wait<0>();
-  publish();
+  publish<C>(before, thread);
 }
 
 // Two neighbours of a row of y.
@@ -280,17 +330,19 @@ __global__ void __launch_bounds__(C::kThreads, 1) stream_gemm_kernel(const __gri
       ptx::mbarrier_init(barriers + 8, 1);
       ptx::mbarrier_init(barriers + 16, kConsumers / 32);
     }
-    if constexpr (C::kAdapted) ptx::mbarrier_init(ptx::smem_address(&join_memory<C>(a, memory).issued), 1);
+    if constexpr (C::kAdapted) {
+      join_memory<C>(a, memory).chunks = -1;
+      join_memory<C>(a, memory).reached = 0;
+    }
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
+  if constexpr (C::kAdapted) {
+    if (threadIdx.x >= kConsumers + kProducers) return bring_adapters<E, C>(a, ring, share, memory);
+  }
   if (threadIdx.x >= kConsumers) {
-    if (threadIdx.x == kConsumers) bring_weights<C>(a, ring, share);
-    if (threadIdx.x == kConsumers + 32) bring_inputs<C>(a, ring, share);
-    if constexpr (C::kAdapted) {
-      if (threadIdx.x == kConsumers + 32) ptx::mbarrier_arrive(ptx::smem_address(&join_memory<C>(a, memory).issued));
-      if (threadIdx.x >= kConsumers + kProducers) bring_adapters<E, C>(a, ring, share, memory);
-    }
+    if (threadIdx.x == kConsumers) bring_weights<C>(a, ring, share, memory);
+    if (threadIdx.x == kConsumers + 32) bring_inputs<C>(a, ring, share, memory);
     return;
   }
   wait_for_predecessor();
@@ -305,10 +357,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) stream_gemm_kernel(const __gri
     }
   };
   take_chunks(share.count);
-  if constexpr (C::kAdapted) {
-    ptx::named_barrier_sync(kListedBarrier, kConsumers + kLoraThreads);
-    take_chunks(join_memory<C>(a, memory).chunks);
-  }
+  if constexpr (C::kAdapted) take_chunks(count_adapters_chunks<C>(a, memory));
   write<E, C>(a, share, sum);
 }
 
