@@ -19,19 +19,27 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) prepare_kernel(const 
   chunk_prepare<C>(p, chunk_memory);
 }
 
-template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1) scan_kernel(const __grid_constant__ LinearParams p) {
+WW_DEVICE void await_prepared(const LinearParams& p) {
   if (p.work.segment.index < 0) ptx::launch_dependents();
   ptx::grid_dependency_wait();
   if (p.work.segment.index >= 0) ptx::launch_dependents();  // now all that the next segment's prepare_kernel reads is there
-  chunk_scan<C>(p, chunk_memory);
+}
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1) tile_scan_kernel(const __grid_constant__ LinearParams p) {
+  await_prepared(p);
+  chunk_scan<C>(p, nullptr, chunk_memory);
+}
+template <class C>
+__global__ void __launch_bounds__(C::kThreads, 1) wgmma_scan_kernel(const __grid_constant__ LinearParams p, const __grid_constant__ ScanMaps maps) {
+  await_prepared(p);
+  chunk_scan<C>(p, &maps, chunk_memory);
 }
 
-template <class C>
-void launch_chunks(void (*kernel)(LinearParams), const LinearParams& p, dim3 grid, cudaStream_t stream) {
+template <class C, class... Parameters>
+void launch_chunks(void (*kernel)(Parameters...), dim3 grid, cudaStream_t stream, const Parameters&... parameters) {
   static SharedMemoryLimit limit;
   limit.raise(kernel, C::kSmemBytes);  // where this fails, so does the launch
-  gpu::launch_dependent({grid, dim3(C::kThreads), C::kSmemBytes, stream}, kernel, p);
+  gpu::launch_dependent({grid, dim3(C::kThreads), C::kSmemBytes, stream}, kernel, parameters...);
 }
 
 }  // namespace warpweave::linear

@@ -5,34 +5,14 @@
 //
 // All of it is computed transposed, with S^T [v, k] in registers: each left operand is then an accumulator of the product
 // before it, rounded, and no warp needs another's. A warp has 16 rows (columns of V), a group of four warps 64. Shared memory
-// holds what all of them read: a ring of chunks that warps of their own fill ahead with cp.async; one barrier a chunk.
+// holds what all of them read (chunk_fetch.cuh).
 //
 // Grid: x = v head * splits + split of the columns of V, y = request.
 #pragma once
 
-#include "linear/cuda/chunk_list.cuh"
-#include "linear/cuda/tile.cuh"
+#include "linear/cuda/chunk_fetch.cuh"
 
 namespace warpweave::linear {
-
-template <class Element_, int kDim_, bool kKda_, template <class> class Products_, int kGroups_, int kStages_>
-struct ScanConfig {
-  using Element = Element_;
-  using Products = Products_<Element_>;
-  static constexpr int kDim = kDim_;  // of k, at least
-  static constexpr bool kKda = kKda_;
-  static constexpr int kGroups = kGroups_, kStages = kStages_;
-  // Threads that copy. Beside two groups they are a third one, which leaves its registers to them.
-  static constexpr bool kMovesRegisters = Products::kAsync && kGroups == 2;
-  static constexpr int kCopiers = kMovesRegisters ? 128 : 64;
-  static constexpr int kThreads = 128 * kGroups + kCopiers;
-  static constexpr int kTileBytes = kDim / 64 * kBlockBytes;
-  // A stage: k (KDA: kg), q (qg), KDA: kd; then V of every group, T, P, and factors (KDA: decay of every channel).
-  static constexpr int kV = (kKda ? 3 : 2) * kTileBytes, kT = kV + kGroups * kBlockBytes, kP = kT + kBlockBytes,
-                       kFactors = kP + kBlockBytes, kStageBytes = kFactors + 1024;
-  static constexpr int kOut = kStages * kStageBytes;  // outputs, turned round
-  static constexpr int kSmemBytes = kOut + kGroups * kBlockBytes;
-};
 
 template <class C>
 class ChunkScan {
@@ -41,9 +21,10 @@ class ChunkScan {
   using u32 = ptx::u32;
 
  public:
-  WW_DEVICE ChunkScan(const LinearParams& p, char* shared, int request, int head, int split)
+  WW_DEVICE ChunkScan(const LinearParams& p, const ScanMaps* maps, char* shared, int request, int head, int split)
       : p_(p), shared_(shared), memory_(ptx::smem_address(shared)), request_(request), head_(head),
-        split_(split * 64 * C::kGroups), group_(static_cast<int>(threadIdx.x) / 128), warp_(static_cast<int>(threadIdx.x) / 32 % 4),
+        split_(split * 64 * C::kGroups), fetch_(p, maps, memory_, {request, head, split_}),
+        group_(static_cast<int>(threadIdx.x) / 128), warp_(static_cast<int>(threadIdx.x) / 32 % 4),
         lane_(static_cast<int>(threadIdx.x) % 32), first_(first_row(p.batch, request)),
         v_(split_ + 64 * group_ + 16 * warp_ + lane_ / 4), column_(lane_ % 4 * 2) {}
 
@@ -54,79 +35,18 @@ class ChunkScan {
       clear_rows();
       return;
     }
+    if constexpr (C::kRing) fetch_.make_barriers();
     if (__shfl_sync(~0u, threadIdx.x / 128, 0) == C::kGroups) {
-      if constexpr (C::kMovesRegisters) ptx::setmaxnreg_decrease<56>();
-      copy_all();
+      if constexpr (C::kMovesRegisters) ptx::setmaxnreg_decrease<40>();
+      if constexpr (C::kRing) fetch_.fill_ring();
+      else fetch_.copy_all();
     } else {
-      if constexpr (C::kMovesRegisters) ptx::setmaxnreg_increase<224>();
+      if constexpr (C::kMovesRegisters) ptx::setmaxnreg_increase<232>();
       multiply_all(slot);
     }
   }
 
  private:
-  // ---- copies
-  // Chunk c goes where chunk c - kStages was, when the barrier of chunk c - kStages + 1 says that it is done with.
-  WW_DEVICE void copy_all() const {
-    ChunkWalk ahead(p_, request_);
-    int index = chunk_base(p_, request_) + ahead.skip_to(p_, p_.work.segment), stage = 0, left = 0;
-    const auto fetch = [&] {
-      if (ahead.more()) {
-        const int tokens = ahead.length(p_);
-        copy(stage, first_ + ahead.position, tokens, index++);
-        ahead.advance(p_, tokens);
-        ++left;
-      }
-      ptx::cp_async_commit();
-      stage = stage + 1 == C::kStages ? 0 : stage + 1;
-    };
-    constexpr int kAhead = C::kStages > 1 ? C::kStages - 1 : 1;
-    for (int i = 0; i < kAhead; ++i) fetch();
-    for (; left > 0; --left) {
-      ptx::cp_async_wait<kAhead - 1>();
-      if constexpr (Products::kAsync) ptx::fence_proxy_async();
-      __syncthreads();
-      if constexpr (C::kStages == 1) __syncthreads();
-      fetch();
-    }
-  }
-  WW_DEVICE void copy(int stage, int64_t row, int tokens, int index) const {
-    const u32 to = memory_ + stage * C::kStageBytes;
-    const int thread = threadIdx.x - 128 * C::kGroups;
-    const int64_t work_row = head_ * p_.work.rows + row;
-    if constexpr (C::kKda) {
-      const void* const operands[3] = {p_.work.kg, p_.work.qg, p_.work.kd};
-#pragma unroll
-      for (int i = 0; i < 3; ++i) {
-        copy_tile<C::kDim, C::kCopiers>(to + i * C::kTileBytes, static_cast<const unsigned short*>(operands[i]) + work_row * p_.k_dim, p_.k_dim, tokens,
-                                         p_.k_dim);
-      }
-    } else {
-      const int k_head = head_ / p_.heads_per_k;
-      const LinearAttnRows* const operands[2] = {&p_.k, &p_.q};
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const LinearAttnRows& rows = *operands[i];
-        const auto* const from = static_cast<const unsigned short*>(rows.data) + row * rows.token_stride + k_head * rows.head_stride;
-        copy_tile<C::kDim, C::kCopiers>(to + i * C::kTileBytes, from, rows.token_stride, tokens, p_.k_dim);
-      }
-    }
-    const auto* const v = static_cast<const unsigned short*>(p_.v.data) + row * p_.v.token_stride + head_ * p_.v.head_stride + split_;
-    copy_tile<64 * C::kGroups, C::kCopiers>(to + C::kV, v, p_.v.token_stride, tokens, p_.v_dim - split_);
-    copy_tile<64, C::kCopiers>(to + C::kT, static_cast<const unsigned short*>(p_.work.t) + work_row * kChunk, kChunk, tokens, 64);
-    copy_tile<64, C::kCopiers>(to + C::kP, static_cast<const unsigned short*>(p_.work.p) + work_row * kChunk, kChunk, tokens, 64);
-#pragma unroll
-    for (int i = thread; i < 64; i += C::kCopiers) {
-      if constexpr (C::kKda) {
-        const float* const decay = p_.work.decay + (head_ * p_.work.capacity + index) * p_.k_dim;
-        const bool there = i * 4 < p_.k_dim;
-        ptx::cp_async_16(to + C::kFactors + i * 16, there ? decay + i * 4 : decay, there ? 16 : 0);
-      } else {
-        const float* const factors = p_.work.factors + 4 * work_row;
-        ptx::cp_async_16(to + C::kFactors + i * 16, i < tokens ? factors + 4 * i : factors, i < tokens ? 16 : 0);
-      }
-    }
-  }
-
   // ---- the state; a row that V has not, and channels that k has not, are zeros
   struct Place {
     void* data;     // null: zeros
@@ -212,17 +132,159 @@ class ChunkScan {
       }
     }
   }
-  // Starts ks = S^T K^T and qs = S^T Q^T.
+  // Starts d = S^T tile^T, of the steps of 16 channels from kFirst to kEnd; added to d where kFirst is not 0.
+  template <int kFirst, int kEnd>
+  WW_DEVICE void start_state(float (&d)[32], u32 tile) {
+    Products::settle(state_);
+    Products::begin();
+    Products::template by_some_rows<(kFirst > 0), kFirst, kEnd>(d, state_, tile);
+    Products::commit();
+  }
+  // What subtract() needs beside K S, asked for ahead of it.
+  struct Minuend {
+    u32 v[4][4];
+    float by[16];
+  };
+  WW_DEVICE void take_minuend(Minuend& m, int stage) const {
+    const u32 v = memory_ + stage * C::kStageBytes + C::kV + group_ * kBlockBytes;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) load_transposed(m.v[n], v, 16 * n, warp_);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) m.by[i] = C::kKda ? 1.0f : factor(stage, i / 2 * 8 + column_ + i % 2, 0);
+  }
+  // X, as a left operand.
+  WW_DEVICE void subtract(u32 (&x)[4][4], const float (&ks)[32], const Minuend& m) const {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float by0 = m.by[4 * n + 2 * half], by1 = m.by[4 * n + 2 * half + 1];
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const int at = 4 * (2 * n + half) + 2 * row;
+          const u32 pair = m.v[n][2 * half + row];
+          x[n][2 * half + row] = E::pack(E::low(pair) - by0 * ks[at], E::high(pair) - by1 * ks[at + 1]);
+        }
+      }
+    }
+  }
+  // An accumulator as a left operand, its columns times factors of their tokens.
+  WW_DEVICE void round_columns(u32 (&to)[4][4], const float (&d)[32], const float (&by)[16]) const {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        to[n / 2][n % 2 * 2 + row] = E::pack(by[2 * n] * d[4 * n + 2 * row], by[2 * n + 1] * d[4 * n + 2 * row + 1]);
+      }
+    }
+  }
+  WW_DEVICE void round_columns(u32 (&to)[4][4], const float (&d)[32]) const {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) to[n / 2][n % 2 * 2 + row] = E::pack(d[4 * n + 2 * row], d[4 * n + 2 * row + 1]);
+    }
+  }
+  // Of this thread's columns.
+  WW_DEVICE void take_factors(float (&by)[16], int stage, int which) const {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) by[i] = factor(stage, i / 2 * 8 + column_ + i % 2, which);
+  }
+  WW_DEVICE void scale_outputs(float (&o)[32], const float (&by)[16]) const {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      o[4 * n] *= by[2 * n], o[4 * n + 1] *= by[2 * n + 1], o[4 * n + 2] *= by[2 * n], o[4 * n + 3] *= by[2 * n + 1];
+    }
+  }
+  WW_DEVICE void decay_state(int stage) {
+    const float all = C::kKda ? 1.0f : factor(stage, 0, 3);
+#pragma unroll
+    for (int n = 0; n < C::kDim / 8; ++n) {
+      float2 by = make_float2(all, all);
+      if constexpr (C::kKda) by = channel_decay(stage, 8 * n + column_);
+      s_[4 * n] *= by.x, s_[4 * n + 1] *= by.y, s_[4 * n + 2] *= by.x, s_[4 * n + 3] *= by.y;
+    }
+  }
+
+  struct Rows {
+    int64_t row = 0;
+    int tokens = 0;  // 0: none
+  };
+  // A chunk. Products that others wait for come first, and halves of Q S stand between them, so that tensor cores work while
+  // accumulators are turned into operands. O is complete, and is stored, while the next chunk's first product runs: `o` and
+  // `rows` are those of the chunk before, and then of this one.
+  WW_DEVICE void compute(float (&values)[32], float (&o)[32], Rows& rows, int stage, const Rows& now) {
+    const u32 memory = memory_ + stage * C::kStageBytes, k = memory, q = memory + C::kTileBytes;
+    constexpr int kSteps = C::kDim / 16;
+    u32 x[4][4], update[4][4];
+    start_state<0, kSteps>(values, k);
+    turn();
+    store_turned(rows);
+    start_state<0, kSteps / 2>(o, q);
+    rows = now;
+    {
+      Minuend minuend;
+      take_minuend(minuend, stage);
+      Products::template wait<1>();
+      Products::settle(values);
+      subtract(x, values, minuend);
+    }
+    Products::settle(x);
+    Products::begin();
+    Products::template by_rows<false>(values, x, memory + C::kT);
+    Products::commit();
+    start_state<kSteps / 2, kSteps>(o, q);
+    decay_state(stage);
+    finish_values(values, x, update, stage);
+    Products::settle(s_);
+    Products::settle(update);
+    Products::begin();
+    Products::template by_columns<C::kDim>(s_, update, memory + (C::kKda ? 2 * C::kTileBytes : 0));
+    Products::commit();
+    Products::template wait<1>();
+    Products::settle(o);
+    if constexpr (!C::kKda) {
+      float by[16];
+      take_factors(by, stage, 1);
+      scale_outputs(o, by);
+    }
+    Products::settle(o);
+    Products::settle(x);
+    Products::begin();
+    Products::template by_rows<true>(o, x, memory + C::kP);
+    Products::commit();
+    Products::template wait<1>();
+    Products::settle(s_);
+    round_state(state_, 0);
+    Products::template wait<0>();
+    Products::settle(o);
+    fetch_.let_go(stage);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) out_[i] = E::pack(o[2 * i], o[2 * i + 1]);
+    if (!p_.out_vectors || p_.out_dtype == DType::f32) store_singly(o, rows);
+  }
+  // V' as left operands: of the state, and of O.
+  WW_DEVICE void finish_values(float (&values)[32], u32 (&x)[4][4], u32 (&update)[4][4], int stage) const {
+    if constexpr (C::kKda) {
+      Products::template wait<1>();
+      Products::settle(values);
+      round_columns(update, values);
+    } else {
+      float by[16];
+      take_factors(by, stage, 2);
+      Products::template wait<1>();
+      Products::settle(values);
+      round_columns(update, values, by);
+    }
+    round_columns(x, values);
+  }
+  // ---- the same where products are done when the call returns, and registers may not hold S rounded
+  // ks = S^T K^T and qs = S^T Q^T.
   WW_DEVICE void multiply_state(float (&ks)[32], float (&qs)[32], u32 k, u32 q) {
     if constexpr (C::kDim <= 128) {
-      Products::settle(state_);
-      Products::begin();
       Products::template by_rows<false>(ks, state_, k);
-      Products::commit();
       Products::template by_rows<false>(qs, state_, q);
-      Products::commit();
     } else {
-      static_assert(!Products::kAsync);
 #pragma unroll
       for (int block = 0; block < C::kDim / 64; ++block) {
         u32 state[4][4];
@@ -237,7 +299,7 @@ class ChunkScan {
       }
     }
   }
-  // X, as a left operand.
+  // The same in turn.
   WW_DEVICE void subtract(u32 (&x)[4][4], const float (&ks)[32], int stage) const {
     const u32 v = memory_ + stage * C::kStageBytes + C::kV + group_ * kBlockBytes;
 #pragma unroll
@@ -256,7 +318,6 @@ class ChunkScan {
       }
     }
   }
-  // An accumulator as a left operand, its columns times factors of their tokens.
   template <int kWhich>
   WW_DEVICE void round_columns(u32 (&to)[4][4], const float (&d)[32], int stage) const {
 #pragma unroll
@@ -276,56 +337,23 @@ class ChunkScan {
       }
     }
   }
-  WW_DEVICE void decay_state(int stage) {
-    const float all = C::kKda ? 1.0f : factor(stage, 0, 3);
-#pragma unroll
-    for (int n = 0; n < C::kDim / 8; ++n) {
-      float2 by = make_float2(all, all);
-      if constexpr (C::kKda) by = channel_decay(stage, 8 * n + column_);
-      s_[4 * n] *= by.x, s_[4 * n + 1] *= by.y, s_[4 * n + 2] *= by.x, s_[4 * n + 3] *= by.y;
-    }
-  }
-
-  struct Rows {
-    int64_t row = 0;
-    int tokens = 0;  // 0: none
-  };
-  // A chunk. `rows`: those whose outputs are still to be stored, of the chunk before and then of this one. Nothing branches
-  // while products are under way.
-  WW_DEVICE void compute(float (&values)[32], float (&o)[32], Rows& rows, int stage, const Rows& now) {
+  // A chunk where products are done at once. `rows`: those whose outputs are still to be stored, of the chunk before and then of
+  // this one.
+  WW_DEVICE void compute_in_turn(float (&values)[32], float (&o)[32], Rows& rows, int stage, const Rows& now) {
     const u32 memory = memory_ + stage * C::kStageBytes;
     u32 x[4][4], update[4][4];
     multiply_state(values, o, memory, memory + C::kTileBytes);
-    Products::template wait<1>();
-    Products::settle(values);
     subtract(x, values, stage);
-    Products::settle(x);
-    Products::begin();
     Products::template by_rows<false>(values, x, memory + C::kT);
-    Products::commit();
     decay_state(stage);
-    Products::template wait<0>();
-    Products::settle(values);
-    Products::settle(o);
-    store_turned(rows);
+    store_turned_or_singly(rows);
     rows = now;
     round_columns<C::kKda ? -1 : 2>(update, values, stage);
     round_columns<-1>(x, values, stage);
     scale_outputs(o, stage);
-    Products::settle(s_);
-    Products::settle(o);
-    Products::settle(update);
-    Products::settle(x);
-    Products::begin();
     Products::template by_columns<C::kDim>(s_, update, memory + (C::kKda ? 2 * C::kTileBytes : 0));
-    Products::commit();
     Products::template by_rows<true>(o, x, memory + C::kP);
-    Products::commit();
-    Products::template wait<1>();
-    Products::settle(s_);
     if constexpr (C::kDim <= 128) round_state(state_, 0);
-    Products::template wait<0>();
-    Products::settle(o);
     if (p_.out_dtype == DType::f32) store_wide(o, rows);
     else turn(o);
   }
@@ -333,6 +361,7 @@ class ChunkScan {
   WW_DEVICE void multiply_all(int slot) {
     ChunkWalk now(p_, request_);
     int stage = 0;
+    u32 round = 0;
     Rows rows;
     float values[32], o[32];
 #pragma unroll
@@ -341,21 +370,64 @@ class ChunkScan {
     load_first_state();
     if constexpr (C::kDim <= 128) round_state(state_, 0);
     while (now.more()) {
-      __syncthreads();
+      if constexpr (C::kRing) ptx::mbarrier_wait(fetch_.full(stage), round & 1);
+      else __syncthreads();
       const int tokens = now.length(p_);
-      compute(values, o, rows, stage, {first_ + now.position, tokens});
-      if constexpr (C::kStages == 1) __syncthreads();
-      stage = stage + 1 == C::kStages ? 0 : stage + 1;
+      if constexpr (C::kRing) compute(values, o, rows, stage, {first_ + now.position, tokens});
+      else compute_in_turn(values, o, rows, stage, {first_ + now.position, tokens});
+      if constexpr (!C::kRing && C::kStages == 1) __syncthreads();
+      if (++stage == C::kStages) stage = 0, ++round;
       const int checkpoint = now.advance(p_, tokens);
       if (checkpoint >= 0) store_state(slot_place(checkpoint));
     }
-    store_turned(rows);
+    if constexpr (C::kRing) {
+      turn();
+      store_turned(rows);
+    } else {
+      store_turned_or_singly(rows);
+    }
     store_last_state(slot);
   }
 
   // ---- outputs
   WW_DEVICE int64_t out_at(const Rows& rows) const { return rows.row * p_.out_token_stride + int64_t{head_} * p_.v_dim; }
   WW_DEVICE u32 out_tile() const { return memory_ + C::kOut + group_ * kBlockBytes; }
+  // Outputs that do not go by 16 bytes; none is left for store_turned().
+  WW_DEVICE void store_singly(const float (&o)[32], Rows& rows) const {
+    const int64_t to = out_at(rows);
+#pragma unroll
+    for (int at = 0; at < 32; ++at) {
+      const int token = at / 4 * 8 + column_ + at % 2, v = v_ + at / 2 % 2 * 8;
+      if (token < rows.tokens && v < p_.v_dim) store_one(p_.out, to + token * p_.out_token_stride + v, o[at], p_.out_dtype);
+    }
+    rows.tokens = 0;
+  }
+  // Outputs of 16 bits, turned round in shared memory, this warp's columns of it.
+  WW_DEVICE void turn() const {
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const u32 pair = ptx::movmatrix_trans(out_[2 * n + half]);
+        ptx::store_shared_4(out_tile() + piece_offset(8 * n + lane_ / 4, 2 * warp_ + half) + lane_ % 4 * 4, pair);
+      }
+    }
+    __syncwarp();
+  }
+  // Without a branch, since products are under way.
+  WW_DEVICE void store_turned(const Rows& rows) const {
+    const int half = lane_ % 2, v = split_ + 64 * group_ + 16 * warp_ + 8 * half, tokens = v < p_.v_dim ? rows.tokens : 0;
+    const auto* const out = static_cast<const unsigned short*>(p_.out) + out_at(rows) + v;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int token = lane_ / 2 + 16 * i;
+      u32 w[4];
+      ptx::load_shared_16(w, out_tile() + piece_offset(token, 2 * warp_ + half));
+      store_global_16_if(out + token * p_.out_token_stride, w, token < tokens);
+    }
+  }
+  // In turn: of f32, and of 16 bits with whatever stride.
   WW_DEVICE void store_wide(const float (&o)[32], Rows& rows) const {
     auto* const out = static_cast<float*>(p_.out) + out_at(rows);
 #pragma unroll
@@ -365,7 +437,6 @@ class ChunkScan {
     }
     rows.tokens = 0;
   }
-  // Outputs of 16 bits, turned round in shared memory, this warp's columns of it.
   WW_DEVICE void turn(const float (&o)[32]) const {
     __syncwarp();
 #pragma unroll
@@ -378,7 +449,7 @@ class ChunkScan {
     }
     __syncwarp();
   }
-  WW_DEVICE void store_turned(const Rows& rows) const {
+  WW_DEVICE void store_turned_or_singly(const Rows& rows) const {
     auto* const out = static_cast<unsigned short*>(p_.out) + out_at(rows);
     const int v = split_ + 64 * group_ + 16 * warp_;
     if (v >= p_.v_dim || rows.tokens == 0) return;
@@ -408,15 +479,19 @@ class ChunkScan {
   const LinearParams& p_;
   char* const shared_;
   const u32 memory_;
-  const int request_, head_, split_, group_, warp_, lane_, first_, v_, column_;
+  const int request_, head_, split_;
+  const ChunkFetch<C> fetch_;
+  const int group_, warp_, lane_, first_, v_, column_;
   float s_[C::kDim / 2];
   u32 state_[C::kDim <= 128 ? C::kDim / 16 : 1][4];  // S^T, rounded
+  u32 out_[16] = {};                                 // O of the last chunk, rounded
 };
 
+// `maps`: null: all is copied by cp.async.
 template <class C>
-WW_DEVICE void chunk_scan(const LinearParams& p, char* shared) {
+WW_DEVICE void chunk_scan(const LinearParams& p, const ScanMaps* maps, char* shared) {
   const int splits = (p.v_dim + 64 * C::kGroups - 1) / (64 * C::kGroups);
-  ChunkScan<C>(p, shared, blockIdx.y, blockIdx.x / splits, blockIdx.x % splits).run();
+  ChunkScan<C>(p, maps, shared, blockIdx.y, blockIdx.x / splits, blockIdx.x % splits).run();
 }
 
 }  // namespace warpweave::linear

@@ -81,7 +81,7 @@ class HostDevice : public LinearDevice {
     element == DType::f16 ? prepare_grid<ptx::F16>(p, with) : prepare_grid<ptx::Bf16>(p, with);
   }
   void scan(const LinearParams& p, DType element, const ScanShape& shape, void*) override {
-    const auto with = [&]<class C>(int x, int y) { run(x, y, C::kThreads, C::kSmemBytes, [&] { chunk_scan<C>(p, cuda::smem); }); };
+    const auto with = [&]<class C>(int x, int y) { run(x, y, C::kThreads, C::kSmemBytes, [&] { chunk_scan<C>(p, nullptr, cuda::smem); }); };
     if (shape.wgmma) {
       element == DType::f16 ? wgmma_scan_grid<ptx::F16>(p, shape.groups, with) : wgmma_scan_grid<ptx::Bf16>(p, shape.groups, with);
     } else {

@@ -3,7 +3,7 @@
 namespace warpweave::linear {
 
 void launch_prepare_f16(const LinearParams& p, cudaStream_t stream) {
-  prepare_grid<ptx::F16>(p, [&]<class C>(int x, int y) { launch_chunks<C>(prepare_kernel<C>, p, dim3(x, y), stream); });
+  prepare_grid<ptx::F16>(p, [&]<class C>(int x, int y) { launch_chunks<C>(prepare_kernel<C>, dim3(x, y), stream, p); });
 }
 
 }  // namespace warpweave::linear

@@ -19,7 +19,7 @@ WW_DEVICE ptx::u32 piece_offset(int row, int piece) {
 
 // 64 rows of `columns` elements; rows from `rows` on and columns past them, up to kColumns, become zeros. kThreads
 // threads take part, from a multiple of that on; commits nothing.
-template <int kColumns, int kThreads>
+template <int kColumns, int kThreads, int kUnroll = 8>
 WW_DEVICE void copy_tile(ptx::u32 tile, const void* from, int64_t row_stride, int rows, int columns) {
   constexpr int kPieces = kColumns / 8, kRows = kThreads / kPieces;  // of a pass
   const int piece = threadIdx.x % kPieces;
@@ -27,7 +27,7 @@ WW_DEVICE void copy_tile(ptx::u32 tile, const void* from, int64_t row_stride, in
   const auto* const first = static_cast<const unsigned short*>(from);
   const unsigned short* at = first + row * row_stride + piece * 8;
   const bool there = piece * 8 < columns;
-#pragma unroll 8
+#pragma unroll kUnroll
   for (int pass = 0; pass < 64 / kRows; ++pass) {
     const bool copies = there && row < rows;
     ptx::cp_async_16(tile + piece_offset(row, piece), copies ? at : first, copies ? 16 : 0);
@@ -79,15 +79,16 @@ struct WarpProducts {
   template <int N>
   static WW_DEVICE void settle(ptx::u32 (&)[N][4]) {}
 
-  // d[16 x 64] = a[16 x 16 kSteps] tile^T, the tile's rows being the columns of d; kAdds: added to d
-  template <bool kAdds, int kSteps>
-  static WW_DEVICE void by_rows(float (&d)[32], const ptx::u32 (&a)[kSteps][4], ptx::u32 tile) {
+  // d[16 x 64] = a[16 x 16 kSteps] tile^T, the tile's rows being the columns of d; kAdds: added to d. Of the steps of 16 columns
+  // of a those from kFirst to kEnd.
+  template <bool kAdds, int kFirst, int kEnd, int kSteps>
+  static WW_DEVICE void by_some_rows(float (&d)[32], const ptx::u32 (&a)[kSteps][4], ptx::u32 tile) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       if (!kAdds) d[i] = 0;
     }
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = kFirst; step < kEnd; ++step) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         ptx::u32 b[4];
@@ -95,6 +96,10 @@ struct WarpProducts {
         mma(d, 2 * n, a[step], b);
       }
     }
+  }
+  template <bool kAdds, int kSteps>
+  static WW_DEVICE void by_rows(float (&d)[32], const ptx::u32 (&a)[kSteps][4], ptx::u32 tile) {
+    by_some_rows<kAdds, 0, kSteps>(d, a, tile);
   }
   // d[16 x kColumns] += a[16 x 64] tile
   template <int kColumns>
@@ -148,14 +153,18 @@ struct GroupProducts {
   }
 
   // `d` holds numbers before, even where nothing is added to them.
-  template <bool kAdds, int kSteps>
-  static WW_DEVICE void by_rows(float (&d)[32], const ptx::u32 (&a)[kSteps][4], ptx::u32 tile) {
+  template <bool kAdds, int kFirst, int kEnd, int kSteps>
+  static WW_DEVICE void by_some_rows(float (&d)[32], const ptx::u32 (&a)[kSteps][4], ptx::u32 tile) {
     const ptx::u32 descriptor = ptx::wgmma_descriptor(tile, 0);
 #pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
+    for (int step = kFirst; step < kEnd; ++step) {
       ptx::WgmmaRows<Element, 64>::rk(d, a[step], ptx::wgmma_advance(descriptor, step / 4 * kBlockBytes + step % 4 * 32),
-                                       kAdds || step > 0);
+                                       kAdds || step > kFirst);
     }
+  }
+  template <bool kAdds, int kSteps>
+  static WW_DEVICE void by_rows(float (&d)[32], const ptx::u32 (&a)[kSteps][4], ptx::u32 tile) {
+    by_some_rows<kAdds, 0, kSteps>(d, a, tile);
   }
   template <int kColumns>
   static WW_DEVICE void by_columns(float (&d)[kColumns / 2], const ptx::u32 (&a)[4][4], ptx::u32 tile) {

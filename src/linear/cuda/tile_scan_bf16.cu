@@ -3,7 +3,7 @@
 namespace warpweave::linear {
 
 void launch_tile_scan_bf16(const LinearParams& p, cudaStream_t stream) {
-  tile_scan_grid<ptx::Bf16>(p, [&]<class C>(int x, int y) { launch_chunks<C>(scan_kernel<C>, p, dim3(x, y), stream); });
+  tile_scan_grid<ptx::Bf16>(p, [&]<class C>(int x, int y) { launch_chunks<C>(tile_scan_kernel<C>, dim3(x, y), stream, p); });
 }
 
 }  // namespace warpweave::linear

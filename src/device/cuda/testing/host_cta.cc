@@ -217,6 +217,7 @@ const Index& thread_index() { return current->index(); }
 const Index& block_index() { return current->block(); }
 void come_to_barrier(int barrier, int threads, bool waits) { current->come_to(barrier, threads, waits); }
 void sync_threads() { current->wait(State::at_cta); }
+void let_others_run() { current->wait(State::ready); }
 void exchange(const void* mine, size_t bytes, void* all) { current->exchange(mine, bytes, all); }
 
 }  // namespace warpweave::host_cta

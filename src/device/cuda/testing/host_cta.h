@@ -36,6 +36,8 @@ const Index& block_index();
 void sync_threads();
 // A barrier by name, that opens when `threads` of the CTA's came to it; whoever does not wait there goes on.
 void come_to_barrier(int barrier, int threads, bool waits);
+// The others run before this thread goes on; it waits for a word that one of them writes.
+void let_others_run();
 // Every thread of a warp gives `bytes`, at most 8; `all` becomes those of its 32 lanes.
 void exchange(const void* mine, size_t bytes, void* all);
 

@@ -178,6 +178,28 @@ void setmaxnreg_decrease() {}
 inline void named_barrier_sync(int id, int threads) { host_cta::come_to_barrier(id, threads, true); }
 inline void named_barrier_arrive(int id, int threads) { host_cta::come_to_barrier(id, threads, false); }
 
+// mbarriers: a word of arrivals wanted, arrivals still missing and completed phases.
+struct HostMbarrier {
+  uint16_t wanted, missing;
+  u32 phase;
+};
+inline void mbarrier_init(u32 barrier, u32 arrivals) {
+  const auto count = static_cast<uint16_t>(arrivals);
+  *shared_at<HostMbarrier>(barrier) = {count, count, 0};
+}
+inline void mbarrier_init_fence() {}
+inline void mbarrier_arrive(u32 barrier) {
+  HostMbarrier& b = *shared_at<HostMbarrier>(barrier);
+  if (b.missing == 0) std::abort();
+  if (--b.missing == 0) b.missing = b.wanted, ++b.phase;
+}
+inline void mbarrier_wait(u32 barrier, u32 parity) {
+  constexpr int kMostTurns = 1 << 20;  // nobody arrives any more
+  for (int turns = 0; shared_at<HostMbarrier>(barrier)->phase % 2 == parity % 2; host_cta::let_others_run()) {
+    if (++turns > kMostTurns) std::abort();
+  }
+}
+
 // What the kernel before this one does, done when it is first waited for.
 inline std::function<void()> predecessor;
 inline void prefetch_l2(const void*) {}

@@ -1,0 +1,210 @@
+// What brings chunks to chunk_scan: a ring of stages in shared memory that threads of their own fill ahead. On Hopper whole chunks
+// come by TMA, and mbarriers say which stages are full and which are empty; elsewhere by cp.async, with one barrier a chunk.
+#pragma once
+
+#include "linear/cuda/chunk_list.cuh"
+#include "linear/cuda/scan_maps.h"
+#include "linear/cuda/tile.cuh"
+
+namespace warpweave::linear {
+
+template <class Element_, int kDim_, bool kKda_, template <class> class Products_, int kGroups_, int kStages_>
+struct ScanConfig {
+  using Element = Element_;
+  using Products = Products_<Element_>;
+  static constexpr int kDim = kDim_;  // of k, at least
+  static constexpr bool kKda = kKda_;
+  static constexpr int kGroups = kGroups_, kStages = kStages_;
+  // Threads that copy. Beside two groups they are a third one, which leaves its registers to them.
+  static constexpr bool kMovesRegisters = Products::kAsync && kGroups == 2;
+  static constexpr int kCopiers = kMovesRegisters ? 128 : 64;
+  static constexpr int kUnroll = kMovesRegisters ? 2 : 8;  // of copies by cp.async
+  static constexpr int kThreads = 128 * kGroups + kCopiers;
+  static constexpr int kTileBytes = kDim / 64 * kBlockBytes;
+  // A stage: k (KDA: kg), q (qg), KDA: kd; then V of every group, T, P, and factors (KDA: decay of every channel).
+  static constexpr int kV = (kKda ? 3 : 2) * kTileBytes, kT = kV + kGroups * kBlockBytes, kP = kT + kBlockBytes,
+                       kFactors = kP + kBlockBytes, kStageBytes = kFactors + 1024;
+  static constexpr int kOut = kStages * kStageBytes;  // outputs, turned round
+  // Of mbarriers. KDA's stand behind the decays of the first stage, since its stages leave no other room.
+  static constexpr bool kRing = Products::kAsync;
+  static constexpr int kDecayPieces = kKda && kDim <= 128 ? kDim / 4 : 64;  // of 16 bytes, of the factors
+  static constexpr int kEnd = kOut + kGroups * kBlockBytes;
+  static constexpr int kFull = kKda ? kFactors + 16 * kDecayPieces : kEnd, kEmpty = kFull + kStages * 8;
+  static constexpr int kSmemBytes = kEnd + (kRing && !kKda ? kStages * 16 : 0);
+};
+
+// 16-byte multiples of memory that follow each other, by TMA.
+WW_DEVICE void bulk_load(ptx::u32 smem, const void* global, ptx::u32 bytes, ptx::u32 barrier) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(smem), "l"(global),
+               "r"(bytes), "r"(barrier) : "memory");
+#endif
+}
+
+// 16 bytes to global memory where `stores`, without a branch.
+WW_DEVICE void store_global_16_if(const void* to, const ptx::u32 (&w)[4], bool stores) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p st.global.v4.u32 [%0], {%1, %2, %3, %4};}\n" ::"l"(to), "r"(w[0]), "r"(w[1]), "r"(w[2]),
+               "r"(w[3]), "r"(static_cast<ptx::u32>(stores)) : "memory");
+#else
+  if (stores) *static_cast<uint4*>(const_cast<void*>(to)) = make_uint4(w[0], w[1], w[2], w[3]);
+#endif
+}
+
+// What a block of the scan computes.
+struct ScanBlock {
+  int request, head, column;  // column: the first one of V
+};
+
+template <class C>
+class ChunkFetch {
+  using u32 = ptx::u32;
+
+ public:
+  // `maps`: null: all is copied by cp.async.
+  WW_DEVICE ChunkFetch(const LinearParams& p, const ScanMaps* maps, u32 memory, const ScanBlock& block)
+      : p_(p), maps_(maps), memory_(memory), request_(block.request), head_(block.head), split_(block.column),
+        first_(first_row(p.batch, block.request)) {}
+
+  // A stage is full when its chunk is there, and empty when every warp that multiplies has let go of it.
+  WW_DEVICE u32 full(int stage) const { return memory_ + C::kFull + 8 * stage; }
+  WW_DEVICE u32 empty(int stage) const { return memory_ + C::kEmpty + 8 * stage; }
+  WW_DEVICE void make_barriers() const {
+    if (threadIdx.x == 0) {
+#pragma unroll
+      for (int stage = 0; stage < C::kStages; ++stage) ptx::mbarrier_init(full(stage), 1), ptx::mbarrier_init(empty(stage), 4 * C::kGroups);
+      ptx::mbarrier_init_fence();
+    }
+    __syncthreads();
+  }
+  // Of those that multiply, a whole warp.
+  WW_DEVICE void let_go(int stage) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty(stage));
+  }
+
+  // By those that copy, all chunks in their order: with mbarriers, and with one barrier a chunk.
+  WW_DEVICE void fill_ring() const {
+    constexpr int kCopied = 14;  // a barrier of those that copy
+    ChunkWalk ahead(p_, request_);
+    int index = chunk_base(p_, request_) + ahead.skip_to(p_, p_.work.segment), stage = 0;
+    u32 round = 0;
+    const bool first = threadIdx.x == 128 * C::kGroups;
+    while (ahead.more()) {
+      const int tokens = ahead.length(p_);
+      const int row = first_ + ahead.position;
+      if (round > 0) ptx::mbarrier_wait(empty(stage), (round + 1) & 1);
+      if (maps_ != nullptr && maps_->usable && tokens == kChunk) {
+        if (first) copy_whole(stage, row, index);
+      } else {
+        copy(stage, row, tokens, index);
+        ptx::cp_async_commit();
+        ptx::cp_async_wait<0>();
+        ptx::fence_proxy_async();
+        ptx::named_barrier_sync(kCopied, C::kCopiers);
+        if (first) ptx::mbarrier_arrive(full(stage));
+      }
+      ++index;
+      ahead.advance(p_, tokens);
+      if (++stage == C::kStages) stage = 0, ++round;
+    }
+  }
+  // Chunk c goes where chunk c - kStages was, when the barrier of chunk c - kStages + 1 says that it is done with.
+  WW_DEVICE void copy_all() const {
+    ChunkWalk ahead(p_, request_);
+    int index = chunk_base(p_, request_) + ahead.skip_to(p_, p_.work.segment), stage = 0, left = 0;
+    const auto fetch = [&] {
+      if (ahead.more()) {
+        const int tokens = ahead.length(p_);
+        copy(stage, first_ + ahead.position, tokens, index++);
+        ahead.advance(p_, tokens);
+        ++left;
+      }
+      ptx::cp_async_commit();
+      stage = stage + 1 == C::kStages ? 0 : stage + 1;
+    };
+    constexpr int kAhead = C::kStages > 1 ? C::kStages - 1 : 1;
+    for (int i = 0; i < kAhead; ++i) fetch();
+    for (; left > 0; --left) {
+      ptx::cp_async_wait<kAhead - 1>();
+      __syncthreads();
+      if constexpr (C::kStages == 1) __syncthreads();
+      fetch();
+    }
+  }
+
+ private:
+  // A chunk of 64 tokens, by one thread.
+  WW_DEVICE void copy_whole(int stage, int row, int index) const {
+#if defined(__CUDA_ARCH__)
+    const u32 to = memory_ + stage * C::kStageBytes, barrier = full(stage);
+    constexpr int kBlocks = C::kDim / 64;
+    constexpr int kFactorBytes = C::kKda ? 0 : 1024;
+    const u32 decay_bytes = C::kKda ? 4 * p_.k_dim : 0;
+    ptx::mbarrier_arrive_expect_tx(barrier, C::kFactors + kFactorBytes + decay_bytes);
+    const int operand_head = C::kKda ? head_ : head_ / p_.heads_per_k;
+    const auto tiles = [&](const ScanMap& map, u32 at) {
+#pragma unroll
+      for (int block = 0; block < kBlocks; ++block) ptx::tma_load_4d(at + block * kBlockBytes, &map, barrier, 64 * block, row, operand_head, 0);
+    };
+    tiles(maps_->k, to);
+#pragma unroll
+    for (int group = 0; group < C::kGroups; ++group) {
+      ptx::tma_load_4d(to + C::kV + group * kBlockBytes, &maps_->v, barrier, split_ + 64 * group, row, head_, 0);
+    }
+    tiles(maps_->q, to + C::kTileBytes);
+    ptx::tma_load_4d(to + C::kT, &maps_->t, barrier, 0, row, head_, 0);
+    if constexpr (C::kKda) {
+      tiles(maps_->kd, to + 2 * C::kTileBytes);
+      bulk_load(to + C::kFactors, p_.work.decay + (head_ * p_.work.capacity + index) * p_.k_dim, decay_bytes, barrier);
+    } else {
+      bulk_load(to + C::kFactors, p_.work.factors + 4 * (head_ * p_.work.rows + row), kFactorBytes, barrier);
+    }
+    ptx::tma_load_4d(to + C::kP, &maps_->p, barrier, 0, row, head_, 0);
+#endif
+  }
+  WW_DEVICE void copy(int stage, int64_t row, int tokens, int index) const {
+    const u32 to = memory_ + stage * C::kStageBytes;
+    const int thread = threadIdx.x - 128 * C::kGroups;
+    const int64_t work_row = head_ * p_.work.rows + row;
+    if constexpr (C::kKda) {
+      const void* const operands[3] = {p_.work.kg, p_.work.qg, p_.work.kd};
+#pragma unroll
+      for (int i = 0; i < 3; ++i) {
+        const auto* const from = static_cast<const unsigned short*>(operands[i]) + work_row * p_.k_dim;
+        copy_tile<C::kDim, C::kCopiers, C::kUnroll>(to + i * C::kTileBytes, from, p_.k_dim, tokens, p_.k_dim);
+      }
+    } else {
+      const int k_head = head_ / p_.heads_per_k;
+      const LinearAttnRows* const operands[2] = {&p_.k, &p_.q};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const LinearAttnRows& rows = *operands[i];
+        const auto* const from = static_cast<const unsigned short*>(rows.data) + row * rows.token_stride + k_head * rows.head_stride;
+        copy_tile<C::kDim, C::kCopiers, C::kUnroll>(to + i * C::kTileBytes, from, rows.token_stride, tokens, p_.k_dim);
+      }
+    }
+    const auto* const v = static_cast<const unsigned short*>(p_.v.data) + row * p_.v.token_stride + head_ * p_.v.head_stride + split_;
+    copy_tile<64 * C::kGroups, C::kCopiers, C::kUnroll>(to + C::kV, v, p_.v.token_stride, tokens, p_.v_dim - split_);
+    copy_tile<64, C::kCopiers, C::kUnroll>(to + C::kT, static_cast<const unsigned short*>(p_.work.t) + work_row * kChunk, kChunk, tokens, 64);
+    copy_tile<64, C::kCopiers, C::kUnroll>(to + C::kP, static_cast<const unsigned short*>(p_.work.p) + work_row * kChunk, kChunk, tokens, 64);
+#pragma unroll
+    for (int i = thread; i < C::kDecayPieces; i += C::kCopiers) {
+      if constexpr (C::kKda) {
+        const float* const decay = p_.work.decay + (head_ * p_.work.capacity + index) * p_.k_dim;
+        const bool there = i * 4 < p_.k_dim;
+        ptx::cp_async_16(to + C::kFactors + i * 16, there ? decay + i * 4 : decay, there ? 16 : 0);
+      } else {
+        const float* const factors = p_.work.factors + 4 * work_row;
+        ptx::cp_async_16(to + C::kFactors + i * 16, i < tokens ? factors + 4 * i : factors, i < tokens ? 16 : 0);
+      }
+    }
+  }
+
+  const LinearParams& p_;
+  const ScanMaps* const maps_;
+  const u32 memory_;
+  const int request_, head_, split_, first_;
+};
+
+}  // namespace warpweave::linear
