@@ -189,7 +189,8 @@ TEST_P(HybridServing, SpeculatesWithoutChangingTexts) {
     ServerArgs speculating = args();
     speculating.threads = 1;
     speculating.speculative_algorithm = algorithm;
-    speculating.speculative_eagle_topk = GetParam().overlap ? 4 : 1;
+    // A tree may not be deeper than a layer's window.
+    speculating.speculative_eagle_topk = GetParam().overlap && GetParam().model != kWindows ? 4 : 1;
     if (algorithm == "STANDALONE") speculating.speculative_draft_model_path = "tests/golden/families/llama";
     auto served = serve(speculating);
     EXPECT_EQ(ask(served, prompts, 40), expected) << algorithm;
@@ -373,7 +374,7 @@ TEST(StateSlots, RunningRequestsAreLoweredToTheMemory) {
   EXPECT_EQ(scheduler.state_slots, 10);
   EXPECT_EQ(scheduler.max_running_requests, 5);
   EXPECT_EQ(scheduler.state_request_slots, 5);
-  EXPECT_EQ(scheduler.state_interval, 256);
+  EXPECT_EQ(scheduler.state_interval, 2048);
   EXPECT_TRUE(Scheduler::validate([&] {
     scheduler.num_pages = 1;
     return scheduler;
