@@ -40,7 +40,9 @@ struct TreeBatch {
         std::vector<int> path;
         if (i > 0) path = paths[q_indptr[r] + random() % static_cast<unsigned>(i)];
         path.push_back(i);
-        for (const int node : path) mask[(q_indptr[r] + i) * words + node / 32] |= 1u << node % 32;
+        uint32_t* const bits = mask.data() + (q_indptr[r] + i) * words;
+        for (const int node : path) bits[node / 32] |= 1u << node % 32;
+        for (int none = requests[r].first; none < 32 * words; ++none) bits[none / 32] |= 1u << none % 32;  // say nothing
         paths.push_back(path);
       }
     }

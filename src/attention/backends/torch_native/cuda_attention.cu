@@ -78,21 +78,24 @@ __device__ int request_of(const Args& args, int token) {
   return low;
 }
 
-// The `n`-th node that a row sees, of those of its mask.
-__device__ int node_of(const uint32_t* mask, int n) {
+// Of 32 nodes of a request of `q_len` rows, those that a row sees. Bits past the request's rows say nothing.
+__device__ uint32_t nodes_of(const uint32_t* mask, int word, int q_len) {
+  const int rows = q_len - 32 * word;
+  return rows >= 32 ? mask[word] : rows > 0 ? mask[word] & ((1u << rows) - 1) : 0;
+}
+// The `n`-th node that a row sees; it sees more than `n`.
+__device__ int node_of(const uint32_t* mask, int q_len, int n) {
   int word = 0;
-  for (; __popc(mask[word]) <= n; ++word) n -= __popc(mask[word]);
+  for (; __popc(nodes_of(mask, word, q_len)) <= n; ++word) n -= __popc(nodes_of(mask, word, q_len));
   uint32_t bits = mask[word];
   for (; n > 0; --n) bits &= bits - 1;
   return word * 32 + __ffs(static_cast<int>(bits)) - 1;
 }
-// Where the keys end that a row sees. One of a tree counts the nodes that it sees as neighbours, as its text would have
-// them: its sums are those of decode.
-__device__ int end_of(const Args& args, const uint32_t* mask, int prefix, int position, int kv_len) {
-  if (mask == nullptr) return args.causal ? position + 1 : kv_len;
-  int end = prefix;
-  for (int word = 0; word < args.tree_mask_words; ++word) end += __popc(mask[word]);
-  return end;
+// A tree's row counts the nodes that it sees as neighbours, as its text would have them: its sums are those of decode.
+__device__ int num_nodes(const uint32_t* mask, int q_len) {
+  int nodes = 0;
+  for (int word = 0; 32 * word < q_len; ++word) nodes += __popc(nodes_of(mask, word, q_len));
+  return nodes;
 }
 
 template <KvFormat kFormat, int kMaxHeadDim>
@@ -111,7 +114,7 @@ __global__ void __launch_bounds__(32 * kWarps) attention_kernel(Args args) {
   int first = args.window_left < 0 ? 0 : max(0, position - args.window_left);
   if (tree) first = min(first, prefix);
   const bool empty = kv_len == 0 || token >= q_begin + q_len;
-  const int end = empty ? first : end_of(args, mask, prefix, position, kv_len);
+  const int end = empty ? first : tree ? prefix + num_nodes(mask, q_len) : args.causal ? position + 1 : kv_len;
 
   const int kv_head = head / (args.num_q_heads / args.num_kv_heads);
   const float k_scale = args.scale * (args.k.head_scales != nullptr ? args.k.head_scales[kv_head] : 1.0f);
@@ -124,7 +127,7 @@ __global__ void __launch_bounds__(32 * kWarps) attention_kernel(Args args) {
   }
   float top = -INFINITY, sum = 0;
   for (int at = first + warp; at < end; at += kWarps) {
-    const int kv = tree && at >= prefix ? prefix + node_of(mask, at - prefix) : at;
+    const int kv = tree && at >= prefix ? prefix + node_of(mask, q_len, at - prefix) : at;
     const int64_t page = args.page_table[int64_t{request} * args.page_table_stride + kv / args.page_size];
     const auto row_of = [&](const KvPoolView& pool) {
       return page * pool.page_stride + kv % args.page_size * pool.token_stride + kv_head * pool.head_stride;

@@ -17,7 +17,7 @@ WW_DEVICE uint32_t bits_of_range(int first, int begin, int end) {
 // it names.
 struct ShortSight {
   int begin = 0, end = 0;
-  int tree_begin = 0, tree_words = 0;
+  int tree_begin = 0, tree_words = 0, kv_len = 0;
   const uint32_t* tree = nullptr;
 
   WW_DEVICE ShortSight(const AttentionParams& p, const SplitSegment& s, int query) {
@@ -26,6 +26,7 @@ struct ShortSight {
     end = p.causal && p.tree_mask == nullptr ? position + 1 : s.kv_len;
     if (p.tree_mask != nullptr) {
       end = tree_begin = s.kv_len - s.q_len;
+      kv_len = s.kv_len;
       tree = p.tree_mask + token * p.tree_mask_words;
       tree_words = p.tree_mask_words;
       if (p.window_left >= 0) position = p.positions[token];
@@ -38,7 +39,8 @@ struct ShortSight {
     const int node = first - tree_begin;
     if (tree != nullptr && node > -32) {
       const int word = node >> 5;
-      bits |= __funnelshift_r(tree_word(word), tree_word(word + 1), node & 31);
+      const uint32_t nodes = __funnelshift_r(tree_word(word), tree_word(word + 1), node & 31);
+      bits |= nodes & bits_of_range(first, tree_begin, kv_len);  // bits past the request's rows say nothing
     }
     return bits;
   }
