@@ -19,7 +19,7 @@ Status PagedCudaBackend::run_fixed_tree(const ForwardBatch& batch, const KernelS
   if (p.page_stride % p.token_stride != 0) return Status::internal("attention: pages are no whole number of tokens");
   const auto stream = static_cast<cudaStream_t>(batch.device.stream);
   int stride = p.page_table_stride * p.page_size;
-  if (!batch.kv_lens.empty()) stride = *std::max_element(batch.kv_lens.begin(), batch.kv_lens.end());
+  if (!batch.kv_lens.empty()) stride = std::max(1, *std::max_element(batch.kv_lens.begin(), batch.kv_lens.end()));
   const int most = static_cast<int>(kMaxTreeTableBytes / (static_cast<int64_t>(stride) * sizeof(int32_t)));
   const int at_once = std::clamp(most, 1, p.num_tokens);
   const size_t bytes = tree_requests_bytes(at_once, stride);

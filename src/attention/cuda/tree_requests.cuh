@@ -21,7 +21,8 @@ __global__ void __launch_bounds__(kTreeRequestThreads)
     tree_requests(const __grid_constant__ AttentionParams p, const TreeRequests out, int first_token, int count) {
   const int thread = static_cast<int>(threadIdx.x), row = static_cast<int>(blockIdx.x), token = first_token + row;
   const int request = request_of_token(p, token);
-  const int q_len = p.q_indptr[request + 1] - p.q_indptr[request], tree_begin = p.kv_lens[request] - q_len;
+  const int q_len = p.q_indptr[request + 1] - p.q_indptr[request], kv_len = p.kv_lens[request];
+  const int tree_begin = kv_len - q_len;
   const auto place_of = [&](int position) {
     int in_page = 0;
     const int page = page_of_token(p, request, position, in_page);
@@ -34,14 +35,14 @@ __global__ void __launch_bounds__(kTreeRequestThreads)
     if (row + 1 == count) out.q_indptr[count] = token + 1;
     // A node stands behind its ancestors, so these come in the order that the text would have them in.
     int end = tree_begin;
-    for (int word = 0; word * 32 < q_len; ++word) {
+    for (int word = 0; kv_len > 0 && word * 32 < q_len; ++word) {  // a request without keys has no nodes either
       uint32_t bits = p.tree_mask[static_cast<int64_t>(token) * p.tree_mask_words + word];
       if (q_len - word * 32 < 32) bits &= (1u << (q_len - word * 32)) - 1;  // bits past the request's rows say nothing
       for (; bits != 0; bits &= bits - 1) {
         table[end++] = place_of(tree_begin + word * 32 + __ffs(static_cast<int>(bits)) - 1);
       }
     }
-    out.kv_lens[row] = end;
+    out.kv_lens[row] = kv_len == 0 ? 0 : end;
   }
 }
 

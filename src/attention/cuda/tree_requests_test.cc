@@ -82,7 +82,7 @@ void expect_texts(const TreeBatch& batch, int first, int count) {
     while (batch.q_indptr[r + 1] <= token) ++r;
     const int begin = batch.kv_lens[r] - (batch.q_indptr[r + 1] - batch.q_indptr[r]);
     const std::vector<int>& path = batch.paths[token];
-    ASSERT_EQ(out.kv_lens[i], begin + static_cast<int>(path.size()));
+    ASSERT_EQ(out.kv_lens[i], batch.kv_lens[r] == 0 ? 0 : begin + static_cast<int>(path.size()));
     for (int position = 0; position < out.kv_lens[i]; ++position) {
       const int at = position < begin ? position : begin + path[position - begin];
       const int page = batch.table[r * batch.stride + at / batch.page_size];
@@ -99,6 +99,8 @@ TEST(TreeRequests, HoldWhatATextWould) {
     expect_texts(batch, 0, tokens);
     expect_texts(batch, 7, 20);
     expect_texts(batch, tokens - 3, 3);
+    const TreeBatch none_first({{2, 0}, {8, 8}, {1, 0}}, page_size, 2);  // requests without keys
+    expect_texts(none_first, 0, none_first.q_indptr.back());
   }
 }
 
