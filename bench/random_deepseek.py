@@ -44,11 +44,6 @@ def layer_shapes(index):
 
 def add_metadata(writer):
     c = CONFIG
-    writer.add_context_length(c["max_position_embeddings"])
-    writer.add_embedding_length(c["hidden_size"])
-    writer.add_block_count(c["num_hidden_layers"])
-    writer.add_feed_forward_length(c["intermediate_size"])
-    writer.add_head_count(c["num_attention_heads"])
     writer.add_head_count_kv(1)
     writer.add_q_lora_rank(c["q_lora_rank"])
     writer.add_kv_lora_rank(c["kv_lora_rank"])
@@ -57,8 +52,6 @@ def add_metadata(writer):
     writer.add_key_length_mla(c["qk_nope_head_dim"] + c["qk_rope_head_dim"])
     writer.add_value_length_mla(c["v_head_dim"])
     writer.add_rope_dimension_count(c["qk_rope_head_dim"])
-    writer.add_rope_freq_base(c["rope_theta"])
-    writer.add_layer_norm_rms_eps(c["rms_norm_eps"])
     writer.add_expert_count(c["n_routed_experts"])
     writer.add_expert_used_count(c["num_experts_per_tok"])
     writer.add_expert_shared_count(c["n_shared_experts"])

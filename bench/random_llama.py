@@ -41,15 +41,8 @@ def interleave_heads(weight, heads):
 
 def add_metadata(writer):
     c = CONFIG
-    writer.add_context_length(c["max_position_embeddings"])
-    writer.add_embedding_length(c["hidden_size"])
-    writer.add_block_count(c["num_hidden_layers"])
-    writer.add_feed_forward_length(c["intermediate_size"])
-    writer.add_head_count(c["num_attention_heads"])
     writer.add_head_count_kv(c["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(c["rms_norm_eps"])
     writer.add_rope_dimension_count(c["head_dim"])
-    writer.add_rope_freq_base(c["rope_theta"])
 
 
 def gguf_layer(of, _):

@@ -15,8 +15,9 @@ PLAIN_DTYPES = {"f32": "float32", "bf16": "bfloat16"}
 class RandomModel:
     """`layer_shapes(index)`: the shapes of a layer's matrices and vectors by Hugging Face name, between "model.layers.I."
     and ".weight". `gguf_layer(of, index)`: pairs of a GGUF name, between "blk.I." and ".weight", and its tensor, in the
-    file's order; `of(name)` is the layer's tensor by Hugging Face name. `add_metadata(writer)`: the model's GGUF keys.
-    `bare`: those of either kind of names that ".weight" does not follow. `output_norm`: what the GGUF file has for the last norm."""
+    file's order; `of(name)` is the layer's tensor by Hugging Face name. `add_metadata(writer)`: GGUF keys beside
+    add_common_metadata's. `bare`: those of either kind of names that ".weight" does not follow. `output_norm`: what the GGUF file
+    has for the last norm."""
     config: dict
     gguf_arch: str
     add_metadata: Callable
@@ -54,6 +55,7 @@ class RandomModel:
     def write_gguf(self, tensors, path, dtype_name):
         import gguf
         writer = gguf.GGUFWriter(str(path), self.gguf_arch)
+        add_common_metadata(writer, self.config)
         self.add_metadata(writer)
         add_vocabulary(writer, self.config["vocab_size"])
         add_tensor(writer, "token_embd.weight", tensors["model.embed_tokens.weight"], dtype_name)
@@ -85,6 +87,17 @@ class RandomModel:
                 also(tensors)
             done.touch()
         return paths
+
+
+def add_common_metadata(writer, config):
+    c = config
+    writer.add_context_length(c["max_position_embeddings"])
+    writer.add_embedding_length(c["hidden_size"])
+    writer.add_block_count(c["num_hidden_layers"])
+    writer.add_feed_forward_length(c["intermediate_size"])
+    writer.add_head_count(c["num_attention_heads"])
+    writer.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    writer.add_rope_freq_base(c["rope_theta"])
 
 
 def add_vocabulary(writer, size):

@@ -56,16 +56,9 @@ def layer_shapes(index):
 
 def add_metadata(writer):
     c = CONFIG
-    writer.add_context_length(c["max_position_embeddings"])
-    writer.add_embedding_length(c["hidden_size"])
-    writer.add_block_count(c["num_hidden_layers"])
-    writer.add_feed_forward_length(c["intermediate_size"])
-    writer.add_head_count(c["num_attention_heads"])
     writer.add_head_count_kv(c["num_key_value_heads"])
     writer.add_key_length(c["head_dim"])
     writer.add_value_length(c["head_dim"])
-    writer.add_layer_norm_rms_eps(c["rms_norm_eps"])
-    writer.add_rope_freq_base(c["rope_theta"])
     writer.add_rope_dimension_count(int(c["head_dim"] * c["partial_rotary_factor"]))
     writer.add_expert_count(c["num_experts"])
     writer.add_expert_used_count(c["num_experts_per_tok"])
