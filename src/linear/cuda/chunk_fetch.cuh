@@ -33,7 +33,7 @@ struct ScanConfig {
   static constexpr int kSmemBytes = kEnd + (kRing && !kKda ? kStages * 16 : 0);
 };
 
-// 16-byte multiples of memory that follow each other, by TMA.
+// Copies `bytes` (a multiple of 16) of contiguous memory by TMA; `barrier` counts them.
 WW_DEVICE void bulk_load(ptx::u32 smem, const void* global, ptx::u32 bytes, ptx::u32 barrier) {
 #if defined(__CUDA_ARCH__)
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(smem), "l"(global),

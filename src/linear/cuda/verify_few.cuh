@@ -20,7 +20,7 @@ struct VerifyFewConfig {
   static constexpr int kColumns = 16 * kWarps;  // of V
 };
 
-// Of nodes to each other, rows of 20 for the sake of banks.
+// A number for every pair of nodes; rows of 20, so that rows read together are in different shared-memory banks.
 using NodeMatrix = float[kFewNodes][20];
 
 // Of a warp.
