@@ -2,48 +2,21 @@
 // Rows of the wrong logits are found by the same test, and thresholds keep as many guesses as they say.
 #include <gtest/gtest.h>
 
-#include <array>
-#include <cmath>
-#include <functional>
 #include <vector>
 
-#include "batch/proposal.h"
 #include "device/cuda/copy.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
+#include "engine/guess_draws.h"
 #include "sample/cuda/gpu_sampler.h"
-#include "sample/row_sampler.h"
 
 namespace warpweave {
 namespace {
 
-constexpr int kVocab = 6;
+using namespace guess_draws;
+
 constexpr int kDraws = 200'000;
-
-// A made-up model: the logits after a token.
-std::vector<float> logits_after(int32_t token) {
-  std::vector<float> out(kVocab);
-  for (int i = 0; i < kVocab; ++i) out[i] = std::sin(static_cast<float>(1 + i * 3 + token * 7)) * 1.5f;
-  return out;
-}
-
-std::vector<double> probabilities_after(int32_t token) {
-  std::vector<double> out;
-  double sum = 0;
-  for (const float logit : logits_after(token)) sum += out.emplace_back(std::exp(logit));
-  for (double& p : out) p /= sum;
-  return out;
-}
-
-struct Plan {
-  Proposal proposal;
-  std::function<int32_t(int node)> shown = {};  // the token whose logits stand in a node's row
-  AcceptThresholds accept = {};
-};
-
-// The first two tokens after token 0, of many seeds.
-using Counts = std::array<std::array<int, kVocab>, kVocab>;
 
 class GpuDraws : public testing::Test {
  protected:
@@ -134,23 +107,7 @@ class GpuDraws : public testing::Test {
   CudaStream stream_;
 };
 
-// Of pairs of tokens: 35 degrees of freedom; 66.6 is exceeded once in a thousand times.
-double chi_square(const Counts& counts) {
-  double sum = 0;
-  const std::vector<double> first = probabilities_after(0);
-  for (int a = 0; a < kVocab; ++a) {
-    const std::vector<double> second = probabilities_after(a);
-    for (int b = 0; b < kVocab; ++b) {
-      const double expected = kDraws * first[a] * second[b];
-      sum += (counts[a][b] - expected) * (counts[a][b] - expected) / expected;
-    }
-  }
-  return sum;
-}
-constexpr double kOnceInAThousand = 66.6;
-
-Proposal chain() { return {.tokens = {2, 4, 1}, .parents = {}}; }
-Proposal tree() { return {.tokens = {2, 3, 5, 4, 1, 0}, .parents = {0, 0, 0, 1, 1, 2}}; }
+double chi_square(const Counts& counts) { return guess_draws::chi_square(counts, kDraws); }
 
 TEST_F(GpuDraws, ChainsAndTreesKeepTheDistribution) {
   const Counts of_chain = draw({.proposal = chain()}), of_tree = draw({.proposal = tree()});
