@@ -1,7 +1,7 @@
 """torch's scaled_dot_product_attention on the shapes of attention_bench, contiguous bf16 K and V.
 
 The faster of enable_gqa and of K and V repeated to all heads beforehand, which is not timed. First
-line: torch's own bf16 matrix product, the rate that prefill is compared with.
+line: torch's own bf16 GEMM, the rate that prefill is compared with.
 
 python bench/attention_torch.py [--threads N] [--repeats N] [--only prefill|decode]
 """
@@ -54,7 +54,7 @@ def main():
     with torch.inference_mode():
         a, b = (torch.randn(4096, 4096, dtype=torch.bfloat16) for _ in range(2))
         gemm = 2 * 4096**3 / median_seconds(args.repeats, lambda: a @ b) / 1e9
-        print(f"torch {torch.__version__}, {args.threads} threads, bf16; 4096^3 product {gemm:.0f} GFLOP/s")
+        print(f"torch {torch.__version__}, {args.threads} threads, bf16; 4096^3 GEMM {gemm:.0f} GFLOP/s")
         if args.only != "decode":
             for tokens in (2048, 8192):
                 s = best_seconds(args.repeats if tokens < 4096 else min(args.repeats, 3),

@@ -5,9 +5,9 @@
 //
 // Keys: chunk (8192), mixed (1) and rows (--mixed-chunk-rows, 512) of the scheduler; delay (steps that go by between
 // a request's end and the next one's arrival, 1); in_min, in_max, out_min, out_max (tokens); runs (seeds that are
-// averaged, 1), seed (11, that of serving_bench); trace (1: a line a step); of the model: products (1, a factor),
+// averaged, 1), seed (11, that of serving_bench); trace (1: a line a step); of the model: gemms (1, a factor),
 // round (rows to which steps with prefill are padded), mixed_us and row_us (what such a step and each of its
-// prompt tokens cost beside products and attention), throttle (0.14, how much slower compute-bound work gets when
+// prompt tokens cost beside GEMMs and attention), throttle (0.14, how much slower compute-bound work gets when
 // it lasts), heat, tau_us, warm_from (when).
 #include <algorithm>
 #include <cstdio>
@@ -30,12 +30,12 @@ struct Options {
   std::map<std::string, double> values = {
       {"chunk", 8192},   {"mixed", 1},        {"rows", 512},      {"delay", 1},     {"in_min", 512},
       {"in_max", 1536},  {"out_min", 128},    {"out_max", 384},   {"runs", 1},      {"seed", 11},
-      {"trace", 0},      {"products", 1},     {"round", 128},     {"mixed_us", 1000}, {"row_us", 0.1},
+      {"trace", 0},      {"gemms", 1},     {"round", 128},     {"mixed_us", 1000}, {"row_us", 0.1},
       {"throttle", 0.14}, {"heat", 1.28},     {"tau_us", 33000},  {"warm_from", 0.39}};
 };
 
 // Llama-3.1-8B in bf16 on one H200, calibrated on the steps of serving_bench (2026-11-22) and on what the tuner
-// measured of the products: their sum over the layers by rows; K/V at the speed of the decode kernel; quadratic
+// measured of the GEMMs: their sum over the layers by rows; K/V at the speed of the decode kernel; quadratic
 // attention of prompts; the small kernels; and the clock, which falls when compute-bound work lasts.
 class StepModel {
  public:
@@ -52,12 +52,12 @@ class StepModel {
       quadratic += row.num_tokens * (row.start + row.num_tokens / 2.0);
       prefill_tokens += row.num_tokens;
     }
-    const double products = products_us(step.num_tokens, prefill_tokens > 0);
+    const double gemms = gemm_us(step.num_tokens, prefill_tokens > 0);
     double other = kv_bytes / kKvBytesPerUs + lm_head_us(step.num_samples) + 130 + 0.94 * std::min<size_t>(step.rows.size(), 256);
     if (prefill_tokens > 0) {
       other += values_.at("mixed_us") + values_.at("row_us") * static_cast<double>(prefill_tokens) + quadratic * kAttentionFlops / 530e6;
     }
-    return warmed(products + other, std::clamp((products - 4300) / (products + other), 0.0, 1.0) * values_.at("heat"),
+    return warmed(gemms + other, std::clamp((gemms - 4300) / (gemms + other), 0.0, 1.0) * values_.at("heat"),
                   prefill_tokens > 0);
   }
 
@@ -84,7 +84,7 @@ class StepModel {
   static double lm_head_us(int rows) { return 265 + 0.5 * std::max(rows - 64, 0); }
 
   // Decode steps are padded to multiples of 8 rows, steps with prefill to `round`.
-  double products_us(int tokens, bool prefill) const {
+  double gemm_us(int tokens, bool prefill) const {
     static const std::vector<std::pair<double, double>> points = {
         {0, 3450},    {8, 3460},    {16, 3500},   {24, 3560},    {64, 3620},    {96, 3900},     {128, 4200},
         {160, 4900},  {192, 5180},  {224, 5880},  {256, 6130},   {384, 8420},   {512, 10310},   {640, 12500},
@@ -96,7 +96,7 @@ class StepModel {
     while (points[i].first < rows) ++i;
     const auto [x0, y0] = points[i - 1];
     const auto [x1, y1] = points[i];
-    return (y0 + (y1 - y0) * (rows - x0) / (x1 - x0)) * values_.at("products");
+    return (y0 + (y1 - y0) * (rows - x0) / (x1 - x0)) * values_.at("gemms");
   }
 
   const std::map<std::string, double>& values_;

@@ -67,7 +67,7 @@ def decode_cases():
     yield "decode e2m1 heads8", dict(q_lens=ones, kv_lens=lens, kv="e2m1", heads=(32, 2), page=1)
     for dtype in (BF, HF):  # so many requests that kv heads go in pairs
         yield f"decode e2m1 pairs {dtype}", dict(q_lens=ones * 2, kv_lens=lens * 2, kv="e2m1", dtype=dtype, page=16, scales=True, window=300)
-    for page in (16, 24, 64, 96, 256):  # by the copy engine, in boxes of 16 to 64 tokens, but for 24
+    for page in (16, 24, 64, 96, 256):  # by TMA, in boxes of 16 to 64 tokens, but for 24
         yield f"decode e2m1 pairs page{page}", dict(q_lens=ones * 2, kv_lens=lens * 2, kv="e2m1", page=page, scales=True)
     for requests in (5, 8, 12):  # by heads, in pairs
         yield f"decode e2m1 {requests} requests", dict(q_lens=[1] * requests, kv_lens=[3000 + 700 * i for i in range(requests)], kv="e2m1")

@@ -35,7 +35,7 @@ DecodeWorkspace = _struct("DecodeWorkspace", [("workers", P), ("partial_out", P)
                                               ("q_ready", P), ("q_epoch", I)])
 ExtendWorklist = _struct("ExtendWorklist", [("items", P), ("header", P), ("copies", ExtendCopies),
                                            ("beside_predecessor", B), ("q_ready", P), ("q_epoch", I)])
-ExtendLayout = _struct("ExtendLayout", [("tile_rows", I), ("rows_per_token", I), ("fp8_products", B), ("pairs", B),
+ExtendLayout = _struct("ExtendLayout", [("tile_rows", I), ("rows_per_token", I), ("fp8_mma", B), ("pairs", B),
                                         ("tiles_in_turn", B), ("side_by_side", B), ("after_decode", B),
                                         ("copied_tile_rows", I), ("min_copy_reads", I), ("copied_before", B)])
 KernelShape = _struct("KernelShape", [("element", I), ("kv", I), ("head_dim", I), ("head_pairs", B)])

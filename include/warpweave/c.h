@@ -306,7 +306,7 @@ typedef struct ww_linear_args {
   int32_t l2norm;          /* 1: q and k are divided by sqrt(sum of squares + l2norm_eps), per head */
   float l2norm_eps;        /* 0: 1e-6 */
   float scale;             /* 0: 1 / sqrt(k_dim) */
-  int32_t exact;           /* 1: on a GPU, token by token in f32; 0: prompts by chunks, 16-bit products (f32 if q is) */
+  int32_t exact;           /* 1: on a GPU, token by token in f32; 0: prompts by chunks, 16-bit MMA (f32 if q is) */
   void* stream;            /* of a GPU (a CUstream) */
 } ww_linear_args;
 #define WW_LINEAR_ARGS_INIT                                                                                           \

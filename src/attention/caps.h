@@ -78,8 +78,8 @@ struct IntChoice {
   }
 };
 
-// Prefill whose products take the codes of fp8 K and V as they are, on tensor cores for fp8: q and the
-// probabilities are rounded to e4m3, too. docs/attention.md has the error bound that conformance derives.
+// Prefill that multiplies the codes of fp8 K and V as they are, by fp8 MMA: q and the probabilities
+// are rounded to e4m3, too. docs/attention.md has the error bound that conformance derives.
 //  - q: in the model's type, then to e4m3 times a power of two per token and head, the smallest that
 //    keeps the largest magnitude at or below 448;
 //  - probabilities: to e4m3 times 2^p_scale_log2, where the running maximum of the row, which may be
@@ -88,7 +88,7 @@ struct IntChoice {
 //    those over tokens end after `sum_tokens`, from a multiple of it on, and are added up in f32.
 // Decode (in a mixed batch the requests of one query token), draft trees and --enable-deterministic-inference keep
 // 16-bit arithmetic.
-struct Fp8Products {
+struct Fp8Mma {
   EnumSet<KvFormat> kv_formats{};      // empty: none
   IntChoice head_dims{};
   int page_multiple = 1;               // pages of a multiple of so many tokens
@@ -140,7 +140,7 @@ struct Caps {
   bool non_causal = false;             // ForwardBatch::causal == false
   bool right_window = false;           // with it AttentionCall::window_right
   bool dual_chunk = false;             // dual chunk attention (model/dual_chunk.h), and no other
-  Fp8Products fp8_products{};
+  Fp8Mma fp8_mma{};
   bool graph_capture = false;
   bool deterministic = false;          // bitwise equal over batch, chunking, phase and repeats
   int deterministic_group = 0;         // for up to so many q heads a kv head; 0: any

@@ -54,7 +54,7 @@ class Selection {
   Status resolve_phases(const KnownBackend*& prefill, const KnownBackend*& decode);
   Status resolve_page_size(const Caps& prefill, const Caps& decode);
   void resolve_graphs(const Caps& prefill, const Caps& decode);
-  void explain_fp8_products(const Caps& prefill);
+  void explain_fp8_mma(const Caps& prefill);
   void list_others();
 
   const HardwareFacts& hardware_;
@@ -357,8 +357,8 @@ Status Selection::resolve_phases(const KnownBackend*& prefill, const KnownBacken
 }
 
 // Whether prefill rounds more than KV, and how to keep it from that.
-void Selection::explain_fp8_products(const Caps& prefill) {
-  const Fp8Products& fp8 = prefill.fp8_products;
+void Selection::explain_fp8_mma(const Caps& prefill) {
+  const Fp8Mma& fp8 = prefill.fp8_mma;
   if (!fp8.kv_formats.has(input_.kv_format)) return;
   const bool ever = fp8.apply(input_.kv_format, model_.head_dim, resolved_.page_size, std::numeric_limits<int>::max());
   const std::string name = fmt::format("prefill: {} on {} KV", prefill.name, kv_format_name(input_.kv_format));
@@ -387,7 +387,7 @@ Result<Resolved> Selection::run() {
     resolved_.reasons.push_back(fmt::format("hybrid: prefill by {}, decode by {}, one KV pool",
                                             resolved_.prefill, resolved_.decode));
   }
-  explain_fp8_products(*prefill->caps);
+  explain_fp8_mma(*prefill->caps);
   if (input_.topk > 0) {
     resolved_.target_verify = input_.verify_with_decode ? resolved_.decode : resolved_.prefill;
     resolved_.reasons.push_back(fmt::format("target verify: {}, --speculative-attention-mode {}",

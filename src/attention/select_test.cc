@@ -349,7 +349,7 @@ TEST(Select, Fp8ArithmeticIsExplained) {
   caps.kv_formats = {KvFormat::bf16, KvFormat::fp8_e4m3};
   caps.head_dims = caps.page_sizes = IntChoice::any_up_to();
   caps.chunked_prefix = caps.deterministic = true;
-  caps.fp8_products = {
+  caps.fp8_mma = {
       .kv_formats = {KvFormat::fp8_e4m3}, .head_dims = IntChoice::of({128}), .page_multiple = 8, .min_q_len = 64};
   const KnownBackend known[] = {{&caps, true}};
   const auto explained = [&](const AttentionFlags& flags) {

@@ -85,10 +85,10 @@ Expectation expect(const Problem& problem) {
   return expected;
 }
 
-Expectation expect_fp8(const Expectation& plain, const Problem& rounded, const Fp8Products& products) {
+Expectation expect_fp8(const Expectation& plain, const Problem& rounded, const Fp8Mma& mma) {
   Expectation expected = plain;
   expected.output = run_reference(rounded);
-  expected.fp8 = fp8_allowance(rounded, products);
+  expected.fp8 = fp8_allowance(rounded, mma);
   return expected;
 }
 

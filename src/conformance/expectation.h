@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "conformance/fp8_products.h"
+#include "conformance/fp8_mma.h"
 #include "conformance/problem.h"
 #include "conformance/variant.h"
 
@@ -43,6 +43,6 @@ double cosine_difference(const std::vector<float>& a, const std::vector<float>& 
 Expectation expect(const Problem& problem);
 
 // The same of a backend that rounds q and probabilities to fp8. `rounded`: the problem with q rounded.
-Expectation expect_fp8(const Expectation& plain, const Problem& rounded, const Fp8Products& products);
+Expectation expect_fp8(const Expectation& plain, const Problem& rounded, const Fp8Mma& mma);
 
 }  // namespace warpweave::conformance

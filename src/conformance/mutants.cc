@@ -10,7 +10,7 @@
 #include "attention/batch_check.h"
 #include "base/float16.h"
 #include "base/float8.h"
-#include "conformance/fp8_products.h"
+#include "conformance/fp8_mma.h"
 #include "kv/kv_codec.h"
 
 namespace warpweave::conformance {
@@ -57,7 +57,7 @@ constexpr Caps kCaps = [] {
 constexpr int kFp8Block = 64;
 constexpr Caps kFp8Caps = [] {
   Caps caps = kCaps;
-  caps.fp8_products = {.kv_formats = {KvFormat::fp8_e4m3}, .head_dims = IntChoice::any_up_to(), .sum_bits = 14,
+  caps.fp8_mma = {.kv_formats = {KvFormat::fp8_e4m3}, .head_dims = IntChoice::any_up_to(), .sum_bits = 14,
                        .sum_tokens = kFp8Block};
   return caps;
 }();
@@ -102,7 +102,7 @@ class Mutant : public AttentionBackend {
              : is(M::phase_dependent_blocks) && decode ? 32
                                                    : 64;
     const bool fp8 = !decode && batch.tree_mask.empty() && call.head_dim == call.v_head_dim &&
-                     caps_.fp8_products.apply(call.k.format, call.head_dim, batch.page_size, batch.max_q_len);
+                     caps_.fp8_mma.apply(call.k.format, call.head_dim, batch.page_size, batch.max_q_len);
     last_page_ = 0;
     for (int r = 0; r < batch.num_reqs; ++r) {
       const int32_t* pages = batch.pages_of(r);
@@ -221,7 +221,7 @@ class Mutant : public AttentionBackend {
     if (!fp8_) return std::accumulate(terms.begin(), terms.end(), sum);
     for (size_t i = 0; i < terms.size(); i += 32) {
       const size_t count = std::min<size_t>(32, terms.size() - i);
-      sum = add_short(sum, terms.subspan(i, count), caps_.fp8_products.sum_bits);
+      sum = add_short(sum, terms.subspan(i, count), caps_.fp8_mma.sum_bits);
     }
     return sum;
   }
@@ -242,7 +242,7 @@ class Mutant : public AttentionBackend {
   // What V is multiplied with.
   float rounded_weight(float weight) const {
     if (!fp8_) return weight;
-    const float scale = std::exp2(caps_.fp8_products.p_scale_log2 + (is(M::probability_saturated) ? 4.0f : 0.0f));
+    const float scale = std::exp2(caps_.fp8_mma.p_scale_log2 + (is(M::probability_saturated) ? 4.0f : 0.0f));
     return e4m3_to_f32(f32_to_e4m3(weight * scale)) / scale;
   }
 

@@ -65,12 +65,12 @@ enum class Mutation {
   query_scale_of_neighbour,  // of the row before
   probability_saturated,   // scaled past e4m3's largest value
   value_order_of_registers,  // V's tokens in order, while threads hold P's in another
-  short_sum_of_all_tokens,  // a sum of few bits is not ended after Fp8Products::sum_tokens
+  short_sum_of_all_tokens,  // a sum of few bits is not ended after Fp8Mma::sum_tokens
 };
 
 std::string_view mutation_name(Mutation mutation);
 std::vector<Variant> mutant_variants();
-// The same code with fp8 arithmetic (Caps::fp8_products) on fp8_e4m3 KV, sums of 14 bits.
+// The same code with fp8 arithmetic (Caps::fp8_mma) on fp8_e4m3 KV, sums of 14 bits.
 std::vector<Variant> fp8_mutant_variants();
 
 }  // namespace warpweave::conformance

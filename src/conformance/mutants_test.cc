@@ -42,7 +42,7 @@ TEST(Mutants, EachIsCaughtAndTheSoundOnePasses) {
   EXPECT_GE(caught.size(), 50u);
 }
 
-// fp8 arithmetic is held to bounds of its own (fp8_products.h), over every case in which it applies.
+// fp8 arithmetic is held to bounds of its own (fp8_mma.h), over every case in which it applies.
 // They must be wide enough for a sound emulation and narrow enough for these bugs.
 TEST(Mutants, Fp8ArithmeticIsHeldToItsBound) {
   // bf16 sums are more exact than rounded probabilities; the others show elsewhere: fp4 pools, draft

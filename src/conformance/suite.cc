@@ -15,7 +15,7 @@
 #include "conformance/ahead_queue.h"
 #include "conformance/determinism.h"
 #include "conformance/expectation.h"
-#include "conformance/fp8_products.h"
+#include "conformance/fp8_mma.h"
 
 namespace warpweave::conformance {
 namespace {
@@ -77,7 +77,7 @@ bool in_fp8(const Case& c, KvFormat format, const Caps& caps, int page_size) {
   int longest = 0;
   for (const Case::Request& r : c.requests) longest = std::max(longest, r.q_len);
   return !c.decode && c.tree == Tree::none && c.head_dim == c.v_head_dim &&
-         caps.fp8_products.apply(format, c.head_dim, page_size, longest);
+         caps.fp8_mma.apply(format, c.head_dim, page_size, longest);
 }
 
 Case fit_gaps(const Case& c, const Variant& variant) {
@@ -121,7 +121,7 @@ class Suite {
     bool of_bits = false;  // a determinism case, which needs no reference
     std::map<std::pair<int, int>, std::unique_ptr<Problem>> problems;  // by page size and gap
     std::optional<Expectation> plain;
-    std::map<std::array<int, 3>, Expectation> fp8;  // by what Fp8Products say of arithmetic
+    std::map<std::array<int, 3>, Expectation> fp8;  // by the arithmetic that Fp8Mma describes
   };
 
   void add_jobs(std::span<const Case> cases, bool of_bits) {
@@ -130,18 +130,20 @@ class Suite {
     }
   }
 
-  // By the products of their reference, the costliest first. Some take a thread as long as all others take them all.
+  // By the multiplications of their reference, the costliest first: some take one thread as long as the rest take all
+  // threads.
   std::vector<int64_t> costliest_jobs(size_t count) const {
-    std::vector<double> products;
+    std::vector<double> multiplications;
     for (const Job& job : jobs_) {
-      double& sum = products.emplace_back();
+      double& sum = multiplications.emplace_back();
       for (const Case::Request& r : job.c->requests) sum += double{1} * r.q_len * r.kv_len;
       sum *= job.of_bits ? 0 : double{1} * job.c->q_heads * (job.c->head_dim + job.c->v_head_dim);
     }
     std::vector<int64_t> jobs(jobs_.size());
     std::iota(jobs.begin(), jobs.end(), 0);
     const auto end = jobs.begin() + static_cast<std::ptrdiff_t>(std::min(count, jobs.size()));
-    std::partial_sort(jobs.begin(), end, jobs.end(), [&](int64_t a, int64_t b) { return products[a] > products[b]; });
+    std::partial_sort(jobs.begin(), end, jobs.end(),
+                      [&](int64_t a, int64_t b) { return multiplications[a] > multiplications[b]; });
     jobs.erase(end, jobs.end());
     return jobs;
   }
@@ -218,13 +220,13 @@ class Suite {
   static const Expectation& wanted_of(const Problem& problem, const Variant& variant, Job& job) {
     if (!job.plain) job.plain = expect(problem);
     if (!in_fp8(problem.shape(), problem.kv_format(), *variant.caps, problem.page_size())) return *job.plain;
-    const Fp8Products& products = variant.caps->fp8_products;
+    const Fp8Mma& mma = variant.caps->fp8_mma;
     auto [at, is_new] =
-        job.fp8.try_emplace(std::array<int, 3>{products.sum_bits, products.sum_tokens, products.p_scale_log2});
+        job.fp8.try_emplace(std::array<int, 3>{mma.sum_bits, mma.sum_tokens, mma.p_scale_log2});
     if (is_new) {
       Problem rounded(problem.shape(), problem.kv_format(), kSeed, problem.page_size());
       rounded.round_queries(round_query_to_e4m3);
-      at->second = expect_fp8(*job.plain, rounded, products);
+      at->second = expect_fp8(*job.plain, rounded, mma);
     }
     return at->second;
   }

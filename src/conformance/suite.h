@@ -50,7 +50,7 @@ std::vector<CheckResult> run_suite(std::span<const Variant> variants, const Suit
 // Whether the variant's Caps claim the case, so that run_suite compares it with the reference.
 bool claims_case(const Variant& variant, const Case& c, KvFormat format);
 
-// Whether they say that it runs it with fp8 MMA: it is held to fp8_products.h then.
+// Whether they say that it runs it with fp8 MMA: it is held to fp8_mma.h then.
 bool runs_in_fp8(const Variant& variant, const Case& c, KvFormat format);
 
 // The features a case exercises, in the words of the matrix: "decode", "KV fp8_e4m3", "page 64",

@@ -242,7 +242,7 @@ TEST_P(Bfloat16, StepsInGraphsGiveTheTextsOfStepsLaunchedOneByOne) {
       expect_parting_at_a_tie(got[0], expected[0]);
     }
   }
-  // Products of drafts may be tuned otherwise in a graph, which changes a guess at most where two are almost as likely.
+  // GEMMs of drafts may be chosen otherwise in a graph, which changes a guess at most where two are almost as likely.
   const double by_graphs = served.engine->stats().speculation->accept_length();
   EXPECT_NEAR(by_graphs, plain.engine->stats().speculation->accept_length(), 0.1 * by_graphs);
 }

@@ -5,8 +5,8 @@ of 1. Decays g are natural logarithms (<= 0). States are float32 [sequences, v h
 k dim], and come back where output_final_state asks for them, else None. What follows use_qk_l2norm_in_kernel, which fla's
 versions order differently, goes by name.
 
-chunk_... and fused_recurrent_... differ on a GPU alone: prompts by chunks, whose products are of 16 bits, and token by token in
-float32. There, q, k and v in float32 run token by token, too.
+chunk_... and fused_recurrent_... differ on a GPU alone: prompts by chunks with 16-bit MMA, and token by token in float32.
+There, q, k and v in float32 run token by token, too.
 """
 
 from ._linear import as_floats, compact, filled, flat, float_copy, indptr_of, new_out, run, turned

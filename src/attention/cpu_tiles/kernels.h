@@ -74,7 +74,7 @@ extern const Kernels kScalarKernels;
 #if defined(__x86_64__)
 extern const Kernels kAvx2Kernels;
 extern const Kernels kAvx512Kernels;
-extern const Kernels kAvx512PairKernels;  // bf16 products; not for f32 and f16 pools
+extern const Kernels kAvx512PairKernels;  // bf16 dot products; not for f32 and f16 pools
 #endif
 
 }  // namespace warpweave::cpu_tiles

@@ -1,4 +1,4 @@
-// AVX512-BF16: products of bf16 pairs, for pools whose values bf16 holds exactly (bf16, fp8, fp4).
+// AVX512-BF16: dot products of bf16 pairs, for pools whose values bf16 holds exactly (bf16, fp8, fp4).
 // Queries and probabilities are rounded to bf16; sums are f32.
 #include <immintrin.h>
 

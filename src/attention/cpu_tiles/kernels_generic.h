@@ -1,5 +1,5 @@
-// The kernels of kernels.h over lanes.h. A tier's file defines WW_LANES and Products (how packed units
-// are made and multiplied), then takes the templates below.
+// The kernels of kernels.h over lanes.h. A tier's file defines WW_LANES and includes this; the packing functions
+// and the Multiply of its packed units are its own, or those for f32 below.
 #pragma once
 
 #include "attention/cpu_tiles/kernels.h"

@@ -18,11 +18,10 @@ __device__ int decode_tiles(const PlanInput& in, int request) {
   return max(1, (visible + in.tile_tokens - 1) / in.tile_tokens);
 }
 
-// Into how many runs to cut `total` tiles. More than a few tiles a piece, or merging costs more than the
-// split gains; and pairs of one length are cut at their ends, or into equal pieces, where nearly all
-// workers can be used so.
+// Into how many runs to cut `total` tiles. A piece has more than a few tiles, or merging would cost more than the
+// split gains. Pairs of one length are cut at their ends, or into equal pieces, if that leaves few workers idle.
 constexpr int kMinPieceTiles = 4;
-// From this on all workers are used, whatever is cut.
+// Runs of so many tiles and more go to all workers, wherever that cuts pairs.
 constexpr int kLongRunTiles = 96;
 
 __device__ long long count_runs(long long total, long long pairs, int shortest, int longest, int num_workers,

@@ -14,8 +14,8 @@ struct KernelShape {
   ElementType element = ElementType::bf16;
   KvStorage kv = KvStorage::same16;
   int head_dim = 128;
-  bool head_pairs =
-      false;  // kv heads are even in number, a token's stand side by side, pairs at multiples of their size
+  // The number of kv heads is even, a token's heads are contiguous, and pairs of them are aligned to their size.
+  bool head_pairs = false;
 };
 
 // What a decode launch of `rows` rows a request (query tokens * group) takes; rows 0: not run.
@@ -29,7 +29,7 @@ struct DecodeLayout {
 struct ExtendLayout {
   int tile_rows = 0;
   int rows_per_token = 1;  // group: the q heads of a kv head share a tile; 1: a tile is of one q head
-  bool fp8_products = false;  // Caps::fp8_products apply
+  bool fp8_mma = false;  // Caps::fp8_mma apply
   bool pairs = false;         // a request's last tile, if of few tokens, is of two q heads
   bool tiles_in_turn = false;  // PlanInput
   bool side_by_side = false;  // ExtendWorklist::q_ready is heeded, on any number of SMs

@@ -24,7 +24,7 @@ template <class Element>
 struct KvFragment<Element, KvStorage::same16> {
   static constexpr int kBits = 16;
   static constexpr int kWidenedScaleLog2 = 0;  // stored value = widened value * 2^this
-  static constexpr int kProbabilityLog2 = 0;   // P is scaled by 2^this before the product with V
+  static constexpr int kProbabilityLog2 = 0;   // P is scaled by 2^this before the MMA with V
   static constexpr int kQueryLog2 = 0;         // and Q by 2^this
 };
 
@@ -32,7 +32,7 @@ template <>
 struct KvFragment<ptx::Bf16, KvStorage::e4m3> {
   static constexpr int kBits = 8;
   static constexpr int kWidenedScaleLog2 = 120;
-  // Without these shifts the products would fall below the smallest normal float32.
+  // Without these shifts results of the MMA would fall below the smallest normal float32.
   static constexpr int kProbabilityLog2 = 100;
   static constexpr int kQueryLog2 = 100;
   static WW_DEVICE u32 widen_high(u32 x) { return (x & 0x80008000u) | ((x >> 4) & 0x07f007f0u); }

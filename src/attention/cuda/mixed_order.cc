@@ -8,14 +8,16 @@
 namespace warpweave::cuda {
 namespace {
 
-// Until the first tile is at work, a tile of 128 rows beside its tokens, a token of it at head dim 128.
+// Time until the first tile is at work; of a tile of 128 rows, apart from its tokens; of each of its tokens, at head
+// dim 128.
 constexpr double kTilesStartUs = 9, kTileUs = 2.5, kTileTokenUs = 0.0113;
-// Until the first K is there, and so much later beside tiles; what memory gives; what an SM asks for.
+// Time until the first K arrives, and how much later it arrives beside tiles; bandwidth of the memory; of one SM.
 constexpr double kDecodeStartUs = 5, kDecodeBesideUs = 5, kMemoryBytesPerUs = 4.35e6, kSmBytesPerUs = 65e3;
-// How fast tiles are while decode draws all of memory's speed: more so, the more SMs they have.
+// The speed of tiles while decode uses the whole memory bandwidth, relative to tiles alone: this, and the share of
+// the SMs that they have.
 constexpr double kTileSpeedBeside = 0.2;
-// What it must save. In a server of 64 or 256 requests, at its power limit, savings of 4 to 14 % (layers alone) gave
-// 0.6 % fewer tokens, not more.
+// Side by side must save this share of the time to be chosen: in a server of 64 or 256 requests, at its power limit,
+// savings of 4 to 14 % (layers alone) gave 0.6 % fewer tokens, not more.
 constexpr double kLeastSaving = 0.25;
 // SMs go in such steps, so that decode workers can take eight kv heads side by side (lockstep_heads).
 constexpr int kSmStep = 4;

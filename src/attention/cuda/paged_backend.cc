@@ -212,8 +212,8 @@ Status PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attenti
   if (batch.num_tokens == 0) return {};
   if (deterministic_ && p.tree_mask != nullptr) return run_fixed_tree(batch, shape, p);
   if (deterministic_) return run_fixed(batch, shape, p, {batch.max_q_len, batch.max_q_len == 1});
-  // Rows that decode keep their kernel: with the end of a prompt, of a few rows, it would be that of several
-  // rows a request, two to four times as slow for all of them.
+  // Decoding requests keep the one-row decode kernel: together with the last few rows of a prompt they would all run
+  // the kernel of several rows a request, which takes two to four times as long.
   if (batch.mode == ForwardMode::mixed && kernels_.decode_layout(shape, p.group, false).rows > 0) {
     return forward_mixed(batch, shape, p);
   }
@@ -223,7 +223,7 @@ Status PagedCudaBackend::forward_extend(const ForwardBatch& batch, const Attenti
     const ShortLayout layout = kernels_.short_layout(shape, all, num_sms_);
     if (layout.tile_rows > 0) return run_short(batch, shape, all, layout);
   }
-  // Their KV range is split over the GPU; a tile of 64 rows or more would idle there.
+  // Few rows a request: their KV range is split over the GPU, which prefill tiles of 64 rows and more could not fill.
   if (kernels_.decode_layout(shape, batch.max_q_len * p.group, true).rows > 0) {
     WW_ASSIGN_OR_RETURN(const PlannedDecode planned, plan_decode(batch, shape, p, batch.max_q_len, num_sms_));
     return launch_decode(batch, planned);
@@ -348,8 +348,8 @@ Status PagedCudaBackend::reserve_fixed(FixedPlan& plan, int pieces) {
   return {};
 }
 
-// All kernels of one shape sum a row alike, whatever number of rows they take, so pieces are as large as
-// they can be.
+// All decode kernels of one shape sum a row in the same order, whatever number of rows they take, so pieces are as
+// large as they can be.
 Status PagedCudaBackend::run_fixed(const ForwardBatch& batch, KernelShape shape, AttentionParams p,
                                    const FixedRows& requests) {
   if (p.num_tokens == 0) return {};

@@ -18,17 +18,18 @@ struct PlanInput {
   int head_token_bytes = 512;  // K and V of one token and head
   bool causal = true;
   bool cut_long_pairs = false;  // decode: pairs of one length are cut, too, where runs are long, so that none is idle
-  // Decode: in the time of how many tiles a worker begins and ends a pair, and pieces are merged: some time for any,
-  // and more for each. The line is cut by that (weighed_cuts.cuh); segment_tiles 0: it is cut into runs of one length.
+  // Decode, in the time that one tile takes: what beginning and ending a pair costs (segment_tiles), what merging any
+  // pieces costs (merge_tiles), and how many merged pieces cost one tile more. The line is cut by these
+  // (weighed_cuts.cuh); segment_tiles 0: it is cut into runs of one length.
   int segment_tiles = 0, merge_tiles = 0, merged_pieces_a_tile = 1;
   int tile_tokens = kDecodeTileTokens;  // decode
   bool whole_tiles = false;  // decode: tiles stand at multiples of tile_tokens, also where a window begins within one
-  bool tiles_in_turn = false;  // CTAs take every so-manieth tile, rather than the next when they are done
+  bool tiles_in_turn = false;  // CTA i takes tiles i, i + CTAs, ..., rather than the next one when it is done
   ExtendCopies copies;         // for the extend plan to fill in, where max_blocks is not 0
 };
 
-// How many neighbouring kv heads as many neighbouring workers of the decode plan take in lockstep (DecodeWorker): up
-// to kMaxLockstepHeads, of which the kv heads are a multiple and the workers nearly so.
+// How many neighbouring kv heads are read in lockstep, by as many neighbouring workers of the decode plan
+// (DecodeWorker): at most kMaxLockstepHeads, a divisor of the number of kv heads and nearly one of that of workers.
 constexpr int kMaxLockstepHeads = 8;
 inline int lockstep_heads(int num_kv_heads, int num_workers) {
   for (int heads = kMaxLockstepHeads; heads > 1; --heads) {
@@ -36,7 +37,7 @@ inline int lockstep_heads(int num_kv_heads, int num_workers) {
   }
   return 1;
 }
-// What the kernel of the decode plan takes: so many heads, and as many workers, counted as one.
+// The input of the decode plan where `heads` kv heads, and as many workers, count as one.
 inline PlanInput of_lockstep(PlanInput input, int heads) {
   input.num_kv_heads /= heads;
   return input;

@@ -20,11 +20,12 @@ __global__ void __launch_bounds__(kCombineThreads)
 
 struct CombineGrid {
   int ctas;
-  // Reserved, so that CTAs that start early do not crowd on the SMs that are done with attention first.
+  // Shared memory that a CTA reserves without using it, so that CTAs launched early spread over the SMs instead of
+  // filling those that finish attention first.
   int shared_bytes = 0;
 };
 
-// Early: it waits for the attention kernel before it.
+// Launched early (PDL): it waits for the attention kernel before it.
 template <class Rows, class Params>
 cudaError_t launch_combine(const Params& p, const SplitWork& work, const CombineGrid& grid, cudaStream_t stream) {
   static SharedMemoryLimit limit;

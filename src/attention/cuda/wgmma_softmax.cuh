@@ -55,7 +55,7 @@ struct RowSoftmax {
   }
 };
 
-// P of a tile as the A operand of O's products.
+// P of a tile as the A operand of O's WGMMAs.
 template <class Element, int kScores>
 WW_DEVICE void pack_probabilities(const float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
 #pragma unroll

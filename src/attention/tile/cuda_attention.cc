@@ -18,9 +18,9 @@
 namespace warpweave::tile {
 namespace {
 
-// Work-groups of 16 rows that keep an SM busy; of more rows one does.
+// Work-groups that keep an SM busy where they have 16 rows; with more rows one does.
 constexpr int kSmallGroupsPerSm = 8;
-constexpr int kSmallWideGroupsPerSm = 2;   // of values that two warps share: as many fit
+constexpr int kSmallWideGroupsPerSm = 2;   // where two warps share the columns of V: as many as fit
 // Fewer tokens than this are not worth a split.
 constexpr int kMinSplitTokens = 128;
 constexpr int kMaxSplits = 64;

@@ -1,5 +1,5 @@
-// wgmma with rows of x as the M side and weight rows as the N side, both in shared memory, brought by the bulk copy
-// engine. A CTA stays on its SM and takes tile after tile: one warp brings stages, two warpgroups take the tiles in turns.
+// wgmma with rows of x as the M side and weight rows as the N side, both in shared memory, brought by TMA.
+// A CTA stays on its SM and takes tile after tile: one warp brings stages, two warpgroups take the tiles in turns.
 // So one multiplies while the other writes its sums, and the tensor cores are never without work.
 //
 // Two CTAs of a cluster have neighbouring tiles and read half of what they share, each for both: the L2 could not give

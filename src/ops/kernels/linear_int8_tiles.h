@@ -113,17 +113,17 @@ void multiply_range(const TileRange<Format>& t) {
   Vec acc[kTileRows];
 #pragma GCC unroll 16
   for (int r = 0; r < kTileRows; ++r) acc[r] = t.load_acc && r < t.rows ? vload(t.acc + r * t.acc_stride) : vzero();
-  const int products = t.count * kDots<Format>;
-  const auto words_of = [&t](int product) {
-    return t.groups[product / kDots<Format>].words + product % kDots<Format> * (8 / kDots<Format>);
+  const int dots = t.count * kDots<Format>;
+  const auto words_of = [&t](int dot) {
+    return t.groups[dot / kDots<Format>].words + dot % kDots<Format> * (8 / kDots<Format>);
   };
-  for (int i = 0; i < products; i += 2) {
+  for (int i = 0; i < dots; i += 2) {
     WW_TILE_ZERO(0);
     WW_TILE_LOAD(4, t.x + i * kBytes, t.x_stride_bytes);
     WW_TILE_LOAD(6, words_of(i), 64);
     WW_TILE_DOT(0, 4, 6);
     WW_TILE_STORE(0, sums[0], 64);
-    if (i + 1 < products) {
+    if (i + 1 < dots) {
       WW_TILE_ZERO(1);
       WW_TILE_LOAD(5, t.x + (i + 1) * kBytes, t.x_stride_bytes);
       WW_TILE_LOAD(7, words_of(i + 1), 64);
@@ -131,7 +131,7 @@ void multiply_range(const TileRange<Format>& t) {
       WW_TILE_STORE(1, sums[1], 64);
     }
     add_group(t, i / kDots<Format>, sums, acc);
-    if (kDots<Format> == 1 && i + 1 < products) add_group(t, i + 1, sums + 1, acc);
+    if (kDots<Format> == 1 && i + 1 < dots) add_group(t, i + 1, sums + 1, acc);
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kTileRows; ++r) {

@@ -1,4 +1,4 @@
-// AMX: the two matrix products in 16 x 16 tiles of TDPBF16PS, everything else as AVX512-BF16.
+// AMX: the two GEMMs in 16 x 16 tiles of TDPBF16PS, everything else as AVX512-BF16.
 // Tiles 0-3 accumulate, 4-5 hold rows (a), 6-7 columns (b). All tiles are full 16 x 64 bytes: row
 // buffers are padded to row_padding, tokens to kTokenPadding and head dims to kHeadDimPadding.
 //
@@ -26,9 +26,9 @@ void scale_rows(const AttendArgs& args, const float* factors) {
   }
 }
 
-// c (+)= a * b for kTiles * 16 rows, one step of 32 columns x 32 products at a time.
+// c (+)= a * b for kTiles * 16 rows, in steps of 32 columns by 32 terms of k, so that softmax can run between them.
 template <int kTiles>
-struct Product {
+struct SteppedGemm {
   const uint32_t* a;
   int lda;
   const uint32_t* b;
@@ -106,7 +106,7 @@ Slot slot_of(const AttendArgs& args, int block) {
 }
 
 template <int kTiles>
-Product<kTiles> scores_of(const AttendArgs& args, int block) {
+SteppedGemm<kTiles> scores_of(const AttendArgs& args, int block) {
   const int cols = padded_tokens(args.blocks[block].count);
   const uint32_t* k = args.k + static_cast<int64_t>(block) * args.depth * kBlockTokens;
   return {args.q, args.depth, k, kBlockTokens, slot_of(args, block).s, kBlockTokens, args.depth, false,
@@ -114,7 +114,7 @@ Product<kTiles> scores_of(const AttendArgs& args, int block) {
 }
 
 template <int kTiles>
-Product<kTiles> values_of(const AttendArgs& args, int block) {
+SteppedGemm<kTiles> values_of(const AttendArgs& args, int block) {
   const int cols = padded_tokens(args.blocks[block].count);
   const uint32_t* v = args.v + static_cast<int64_t>(block) * args.v_block;
   return {slot_of(args, block).p, kBlockTokens / 2, v, args.v_dim, args.state.o, args.v_dim, cols / 2,
@@ -140,10 +140,10 @@ void attend_16_rows(const AttendArgs& args) {
 void attend_32_rows(const AttendArgs& args) {
   constexpr int kRowsPerTurn = 2;
   scores_of<2>(args, 0).finish();
-  Product<2> values{};  // of the block before, once it is scaled
+  SteppedGemm<2> values{};  // of the block before, once it is scaled
   for (int b = 0; b < args.num_blocks; ++b) {
     prefetch_step(*args.prefetch);
-    Product<2> scores{};
+    SteppedGemm<2> scores{};
     if (b + 1 < args.num_blocks) scores = scores_of<2>(args, b + 1);
     const int steps = values.steps + scores.steps, turns = (args.rows + kRowsPerTurn - 1) / kRowsPerTurn;
     const SoftmaxArgs softmax = softmax_of(args, b);

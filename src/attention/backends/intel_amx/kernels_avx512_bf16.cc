@@ -1,4 +1,4 @@
-// AVX512-BF16: bf16, fp8 and fp4 pools multiplied as bf16, two products per lane and instruction.
+// AVX512-BF16: bf16, fp8 and fp4 pools multiplied as bf16, two multiplications per lane and instruction.
 #include "attention/backends/intel_amx/few_rows.h"
 #include "attention/backends/intel_amx/pairs_fp8.h"
 

@@ -12,8 +12,8 @@
 namespace warpweave::cuda {
 namespace {
 
-// Requests of up to so many rows (query tokens of all heads) share the KV range of one request; with more, what causal
-// attention hides of it is worth cutting them.
+// Requests of up to so many rows (query tokens x heads) are computed over the whole KV range of the request. Longer
+// ones are cut into slices, so that what causal attention hides from a slice is not read.
 constexpr int kUncutRows = 128;
 // Drafts are never cut: their tokens may form a tree.
 bool is_draft(const ForwardBatch& batch) {
@@ -21,8 +21,8 @@ bool is_draft(const ForwardBatch& batch) {
          batch.mode == ForwardMode::draft_extend;
 }
 
-// Query tokens of a slice: two row tiles, which CTAs compute side by side over the same tokens; one beside decoding
-// requests, whose rows fill no more.
+// Query tokens of a slice: two row tiles, which a cluster of two CTAs computes over the same tokens; beside decoding
+// requests, which fill only one, one.
 int slice_tokens_of(const ForwardBatch& batch, const MlaParams& p) {
   return std::max(1, (batch.mode == ForwardMode::mixed ? kUncutRows / 2 : kUncutRows) / p.num_heads);
 }

@@ -1,5 +1,5 @@
-// What the kernels of latent attention can do, whoever's name they run under; the names differ in the choice of kernels
-// and in the page size that users know them with.
+// What the kernels of latent attention can do, whatever the name they run under; the names differ in the choice of
+// kernels and in the page size that users know them with.
 #pragma once
 
 #include "attention/base_caps.h"

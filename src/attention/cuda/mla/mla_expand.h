@@ -1,5 +1,5 @@
 // Prompts in the 192/128 form: tokens of the latent cache become K and V of every head in pages of their own, a chunk
-// of every request at a time, and what rows find in several chunks is merged. The products between are the caller's.
+// of every request at a time, and what rows find in several chunks is merged. The caller runs the GEMMs between.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "attention/cuda/mla/sm80_mla_loader.cuh"
-#include "attention/cuda/mla/sm80_mla_products.cuh"
+#include "attention/cuda/mla/sm80_mla_mma.cuh"
 #include "device/cuda/kernel_launch.h"
 #include "device/cuda/shared_memory_limit.h"
 
@@ -29,7 +29,7 @@ class Sm80MlaSoftmax {
       : p_(p),
         scale_log2_(p.scale * mla_kv_scale<C::kFormat>(p) * kUnit) {}
 
-  // From what is in a register anyway: another one would be spilled.
+  // Computed from scale_log2_, which is in a register anyway: a register more would be spilled.
   WW_DEVICE float kv_scale() const {
     return C::kFormat == MlaFormat::e4m3 ? __fdividef(scale_log2_, p_.scale * kUnit) : 1.0f;
   }
@@ -133,18 +133,18 @@ class Sm80Mla {
       const int end = s.tile_end * C::kSteps;
       ptx::grid_dependency_wait();
       loader_.begin(s, s.tile_begin * C::kSteps, end);
-      products_.load_queries(p_, s);
-      products_.clear_out();
+      mma_.load_queries(p_, s);
+      mma_.clear_out();
       softmax_.begin(s);
       if (threadIdx.x == 0) cursor.run.advance(p_, work_);
       for (int step = s.tile_begin * C::kSteps; step < end; ++step) {
         const ptx::u32 stage = loader_.take();
-        products_.scores(stage, shared_.parts);
+        mma_.scores(stage, shared_.parts);
         __syncthreads();
         softmax_.step(shared_, step * C::kTokens);
         __syncthreads();
-        products_.rescale(shared_.factors);
-        products_.add_values(stage, shared_.probability);
+        mma_.rescale(shared_.factors);
+        mma_.add_values(stage, shared_.probability);
       }
       finish(s);
       loader_.end();
@@ -188,9 +188,9 @@ class Sm80Mla {
                     ((static_cast<int64_t>(s.q_begin) + query) * p_.out_token_stride +
                      (row - query * p_.num_heads) * p_.out_head_stride + warp * 64) * 2;
 #pragma unroll
-        for (int pair = 0; pair < Sm80MlaProducts<C>::kOutTiles; ++pair) {
-          const auto place = products_.place(pair);
-          const float4 x = products_.numbers(m, pair);
+        for (int pair = 0; pair < Sm80MlaMma<C>::kOutTiles; ++pair) {
+          const auto place = mma_.place(pair);
+          const float4 x = mma_.numbers(m, pair);
           *reinterpret_cast<ptx::u32*>(out + (place.tile * 8 + place.lane % 4 * 2) * 2) =
               i == 0 ? E::pack(x.x * factor, x.y * factor) : E::pack(x.z * factor, x.w * factor);
         }
@@ -204,9 +204,9 @@ class Sm80Mla {
     for (int m = 0; m < C::kRowBlocks; ++m) {
       if (m * 16 >= count) continue;
 #pragma unroll
-      for (int pair = 0; pair < Sm80MlaProducts<C>::kOutTiles; ++pair) {
-        const auto place = products_.place(pair);
-        const float4 x = products_.numbers(m, pair);
+      for (int pair = 0; pair < Sm80MlaMma<C>::kOutTiles; ++pair) {
+        const auto place = mma_.place(pair);
+        const float4 x = mma_.numbers(m, pair);
         __stcg(split_piece<kMlaLatentDim>(work_, s.slot(blockIdx.x), m, warp * 8 + place.tile) + place.lane,
                make_float4(x.x * kOutFactor, x.y * kOutFactor, x.z * kOutFactor, x.w * kOutFactor));
       }
@@ -219,7 +219,7 @@ class Sm80Mla {
   const Sm80MlaShared<C>& shared_;
   Sm80MlaLoader<C> loader_;
   Sm80MlaSoftmax<C> softmax_;
-  Sm80MlaProducts<C> products_;
+  Sm80MlaMma<C> mma_;
 };
 
 template <class C>

@@ -5,11 +5,11 @@
 // each. One of them, the leader, also multiplies S and finds P, which the other one gets through shared memory (the
 // division of work is FlashAttention-3's for value dims of 512). It is done with a tile before it begins the next one:
 // memory, not the tensor cores, is what the kernel waits for, and the tile makes room sooner. Where codes are widened
-// on the way, S of the next tile is multiplied before O of this one, whose products its softmax runs under then. A
+// on the way, S of the next tile is multiplied before O of this one, whose WGMMAs run while its softmax is computed. A
 // third warpgroup copies, and where codes are widened, a fourth one, too.
 //
 // Shared memory holds Q and two KV tiles and no more. So a tile is released in parts (MlaPart), each as soon as its
-// last product is done, and copied in the same order. Where a request has an even number of row tiles, two CTAs of a
+// last WGMMA is done, and copied in the same order. Where a request has an even number of row tiles, two CTAs of a
 // cluster take neighbouring ones over the same KV tiles, and each brings half of every tile into both (kPaired): TMA
 // copies into both at once; what threads gather or widen they send to the other CTA through distributed shared memory.
 //

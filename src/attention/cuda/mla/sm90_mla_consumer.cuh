@@ -13,7 +13,7 @@ template <class C>
 class Sm90MlaHalf {
  protected:
   using E = typename C::Element;
-  // With four warpgroups, a product of all 256 columns would take more registers than the launch gives a thread.
+  // With four warpgroups, a WGMMA over all 256 columns would take more registers than the launch gives a thread.
   static constexpr int kPvColumns = C::kProducers == 128 ? 256 : 128;
   using Pv = ptx::Wgmma<E, kPvColumns>;
   static constexpr int kOut = kMlaLatentDim / 4;    // registers of O
@@ -187,7 +187,7 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
     }
   }
 
-  // S of the next tile before O of this one, under whose products the softmax runs then.
+  // S of the next tile before O of this one, whose WGMMAs run while the softmax is computed.
   WW_DEVICE void run_ahead(float (&s)[kScores], ptx::u32 (&probability)[4][4]) {
     multiply_qk(s, ring_);
     ptx::wgmma_wait<0>();

@@ -44,7 +44,7 @@ class Sm90MlaBoxProducer {
   }
   WW_DEVICE bool has_box() const { return static_cast<int>(threadIdx.x) * box_tokens_ < kOwnTokens; }
 
-  // Past the last token: page -1, which the engine fills with zeros.
+  // Past the last token: page -1, which TMA fills with zeros.
   WW_DEVICE Box find(const SplitSegment& s, int tile) const {
     const int token = tile * C::kTokens + row();
     if (!has_box() || token >= s.kv_len || tile >= s.tile_end) return {-1, 0};

@@ -44,7 +44,7 @@ struct Sm90MlaConfig {
   static constexpr int kSmemBytes = 3 * kTileBytes + kProbabilityBytes + 128 * 8 + kBarrierBytes + 384 + 1024;
   static_assert(kSmemBytes <= 227 * 1024);
   static constexpr float kRescaleThreshold = 8;
-  // Where codes are widened, room for a tile is not what is waited for.
+  // Where codes are widened, widening is slower than freeing a tile's memory, so S of the next tile is computed ahead.
   static constexpr bool kScoresAhead = kFormat != MlaFormat::same16;
 };
 

@@ -1,4 +1,4 @@
-// The two products of lanes.cl on Intel's matrix units (cl_intel_subgroup_matrix_multiply_accumulate):
+// The two matrix multiplications of lanes.cl on Intel's matrix units (cl_intel_subgroup_matrix_multiply_accumulate):
 // 8 rows x 16 lanes, 16 terms an instruction, bf16 or, where the pool holds f16, f16 operands, f32
 // sums. The instruction's result has a column per lane and a row per vector element, as lanes.cl has
 // it; its first operand has a term per lane, which is how a row's probabilities lie in the lanes.

@@ -2,7 +2,7 @@
 // are bf16, or f16 where the pool (or, beside fp8 and fp4, the query) holds f16; fp8 and fp4 codes, block scales applied, are exact in
 // both. COLUMN_WARPS warps own 16 rows; a lane holds two of them, g and g + 8 with g = lane / 4, and of each
 // n8 tile the columns 2 * (lane % 4) and the next. Scores stay in registers and are, in the layout
-// they are born with, the first operand of the product with the values.
+// they are born with, the A operand of the MMA with the values.
 // Where the sums of wide values do not fit one warp's registers there are several COLUMN_WARPS: each makes the scores
 // of a part of the block's tokens, which all then read from local memory, and owns a part of the output's columns.
 //

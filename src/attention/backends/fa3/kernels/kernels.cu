@@ -11,7 +11,7 @@ namespace {
 
 bool multiplies_fp8(const KernelShape& shape, const AttentionParams& p, int max_q_len) {
   return shape.kv == KvStorage::e4m3 && p.tree_mask == nullptr &&
-         fa3::kFp8Products.apply(KvFormat::fp8_e4m3, shape.head_dim, p.page_size, max_q_len);
+         fa3::kFp8Mma.apply(KvFormat::fp8_e4m3, shape.head_dim, p.page_size, max_q_len);
 }
 
 bool gathers(const AttentionParams& p) { return box_tokens_of(p.page_size, sm90::kMinBoxTokens) < sm90::kMinBoxTokens; }
@@ -89,7 +89,7 @@ size_t sm90_short_workspace_bytes(int num_sms) {
 ExtendLayout sm90_extend_layout(const KernelShape& shape, const AttentionParams& p, int max_q_len) {
   if (multiplies_fp8(shape, p, max_q_len)) {
     const Sm90Variant fp8 = fp8_variant(shape, max_q_len >= sm90::kTallFp8Tokens);
-    if (fp8.launch != nullptr) return {.tile_rows = fp8.tile_rows, .fp8_products = true};
+    if (fp8.launch != nullptr) return {.tile_rows = fp8.tile_rows, .fp8_mma = true};
   }
   if (!multiplies_16_bits(shape, p)) return sm80_extend_layout(shape, p, max_q_len);
   const Sm90Source source = pools_source(p);
@@ -113,7 +113,7 @@ ExtendLayout sm90_extend_layout(const KernelShape& shape, const AttentionParams&
 cudaError_t sm90_extend(const KernelShape& shape, const AttentionParams& p, const ExtendLaunch& launch,
                         cudaStream_t stream) {
   const bool tall = launch.layout.tile_rows > sm90::kShortTileRows;
-  if (launch.layout.fp8_products) {
+  if (launch.layout.fp8_mma) {
     return fp8_variant(shape, tall).launch(p, launch.work, launch.max_items, launch.num_sms, stream);
   }
   if (!multiplies_16_bits(shape, p)) return sm80_extend(shape, p, launch, stream);

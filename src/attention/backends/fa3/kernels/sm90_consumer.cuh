@@ -25,7 +25,7 @@ class Sm90Consumer {
       begin_tile(block, s);
       exponentials(s, probability);
       while (true) {
-        // P of `block` is ready, its product with V is due.
+        // P of `block` is ready, its WGMMA with V is due.
         for (--block; block >= tile_.block_begin; --block) {
           if (block >= tile_.plain_begin && block < tile_.plain_end) step<false>(block, s, probability);
           else step<true>(block, s, probability);
@@ -99,7 +99,7 @@ class Sm90Consumer {
   WW_DEVICE void step(int block, float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {
     issue(s, probability);
     if constexpr (!kMasked && C::kExpectMaxima) {
-      // Only now, or the other warpgroup's first products would run between this one's last.
+      // Only now, or the other warpgroup's first WGMMAs would run between this one's last.
       ptx::wgmma_wait<0>();
       hand_over();
       fence_registers(s);
@@ -130,7 +130,7 @@ class Sm90Consumer {
     ptx::wgmma_commit();
   }
 
-  // Finds the maxima of S, while the rest of O is being multiplied. (Issuing products waits for the tensor
+  // Finds the maxima of S, while the rest of O is being multiplied. (Issuing WGMMAs waits for the tensor
   // cores, so that little of O is left by then.) Blocks that every row sees whole are not masked.
   template <bool kMasked>
   WW_DEVICE void finish_scores(int block, float (&s)[kScores]) {
@@ -295,8 +295,8 @@ class Sm90Consumer {
 
   // Moves the maxima, and with them the sums, where a row's has grown by more than the threshold; O's
   // pending factor is in factor_. While S and O share the tensor cores with the other warpgroup, a warp
-  // has a scheduler almost to itself, so chains of dependent instructions cost what they look like: both
-  // rows go side by side, in two chains each, and lanes trade maxima only when one of them moves.
+  // has a scheduler almost to itself, so nothing hides the latency of dependent instructions: both
+  // rows go side by side, in two chains each, and lanes exchange maxima only when one of them moves.
   WW_DEVICE void maxima(const float (&s)[kScores]) {
     // Floats order as integers do where the greatest is not negative, and an instruction takes three of those.
     int top_bits[4];
@@ -370,7 +370,8 @@ class Sm90Consumer {
     rows_.sum[1] += sums.y;
   }
 
-  // S of the block whose K is still held, by this warp's own products of 16 rows: they leave S as wgmma does.
+  // S of the block whose K is still held, by mma.sync on this warp's 16 rows: S is then in the same registers as
+  // after wgmma.
   WW_DEVICE void multiply_alone(float (&s)[kScores]) const {
     const int lane = threadIdx.x % 32, row = group_ * 64 + threadIdx.x % 128 / 32 * 16 + lane % 16;
     const ptx::u32 q = shared_.q + q_ring_.at() * C::kQueryBytes + row * 128;
@@ -402,7 +403,7 @@ class Sm90Consumer {
   }
 
   // Zeroes V's rows past the last token: NaN there would survive a zero probability. Both warpgroups
-  // write the same zeros, each before its own product.
+  // write the same zeros, each before its own WGMMA.
   WW_DEVICE void clear_tail(int block) const {
     const int first = tile_.kv_len - block * C::kBlockTokens;
     if (first >= C::kBlockTokens) return;

@@ -5,9 +5,9 @@
 
 namespace warpweave::cuda {
 
-// Warps take pieces of a few tokens of one kv head, K and V, the first head's first. All warps of all CTAs copy
-// before they begin, about as many pieces as the heads have that the CTAs begin with; two of each CTA then copy the
-// rest while those are multiplied.
+// Warps take pieces of a few tokens of one kv head, K and V, the first head's first. At first all warps of all CTAs
+// copy, about as many pieces as the heads of the CTAs' first tiles have; two warps of each CTA then copy the rest
+// while those tiles are multiplied.
 template <class C>
 class Sm90Copies {
  public:

@@ -4,21 +4,21 @@
 //
 // The consumers overlap twice: within a warpgroup S of the next block is multiplied together with O of
 // this one, also from one tile to the next; and the two warpgroups take turns (named barriers), so that
-// one's softmax and writes run under the other's products. A warp that issues products waits for the
+// one's softmax and writes overlap the other's WGMMAs. A warp that issues WGMMAs waits for the
 // tensor cores until all but the last are under way, so a turn and the softmax follow each other: a block
 // takes a warpgroup the sum of both, and the tensor cores idle for what that exceeds two turns.
 // P stays in registers. KV blocks of kBlockTokens go from the last to the first, so that the masked ones
-// come at the ends; those that every row sees whole run without masking code. Maxima are traded between
+// come at the ends; those that every row sees whole run without masking code. Maxima are exchanged between
 // lanes, and O is rescaled, only when a row's maximum has grown by more than kRescaleThreshold (log2
 // units) since: P then reaches 2^threshold, which bf16 and float32 hold as exactly, and the sum uses the
-// same maximum. Up to head dim 128 maxima are not looked for at all in blocks that every row sees whole: a
-// sum too great tells, and that block's S is multiplied once more.
+// same maximum. Up to head dim 128 blocks that every row sees whole are computed with
+// the maximum so far: only where a row's sum shows that it was too small is the block's S multiplied once more.
 //
 // A request's last tile, if of 64 tokens or fewer, is of two q heads of a kv head, a warpgroup each (kPairs).
 //
-// At head dim 64, where exponentials take as long as the products, three warpgroups multiply, each in a third of
+// At head dim 64, where exponentials take as long as the WGMMAs, three warpgroups multiply, each in a third of
 // the registers (Sm90TrioConsumer); on pages of a few tokens two, as the copying one needs registers there. At head
-// dim 128 long requests in bf16 take three, too: the products of two then cover the third one's softmax. S and P share
+// dim 128 long requests in bf16 take three, too: the WGMMAs of two then cover the third one's softmax. S and P share
 // registers there, so that O of a block is complete before S of the next is begun.
 //
 // K and V come in boxes of as many tokens as a page allows, so that paged and contiguous pools are the

@@ -28,7 +28,7 @@ class Sm90Fp8Consumer {
       for (;;) {
         const bool ends = block == begin_;
         const bool ahead = !ends || copy_next_query();
-        // Long before it is needed, as waiting under the products of S costs nothing; V, too.
+        // Long before it is needed, as waiting costs nothing while S is multiplied; V, too.
         Ring next = ring_;
         next.advance();
         if (ahead) ptx::mbarrier_wait(shared_.k_full(next.stage), next.parity);
@@ -156,7 +156,7 @@ class Sm90Fp8Consumer {
   WW_DEVICE void store_query() const {
     const int thread = thread_here();
     ptx::cp_async_wait<0>();
-    ptx::named_barrier_sync(1 + group_, 128);  // no warp's products read the last tile's Q any more
+    ptx::named_barrier_sync(1 + group_, 128);  // no warp's WGMMA reads the last tile's Q any more
 #pragma unroll
     for (int eight = 0; eight < 2; ++eight) store_rows(thread, eight);
     ptx::fence_proxy_async();
@@ -229,9 +229,9 @@ class Sm90Fp8Consumer {
     maxima(s);
   }
 
-  // P from S and its product with V, which starts as soon as 32 tokens' P is there; then S of the next block, in
+  // P from S and the WGMMA of P and V, which starts as soon as 32 tokens' P is there; then S of the next block, in
   // the same registers, while O is added. O of a block is summed apart from those before it: the tensor cores'
-  // sums keep about 14 bits, in which long ones of small terms stop growing (Fp8Products::sum_tokens).
+  // sums keep about 14 bits, in which long ones of small terms stop growing (Fp8Mma::sum_tokens).
   template <bool kNext>
   WW_DEVICE void multiply_pv(float (&s)[kScores]) {
     float part[kOut], sum[4] = {};
@@ -258,7 +258,7 @@ class Sm90Fp8Consumer {
     release(shared_.v_empty(stage));
   }
 
-  // P of 32 tokens. Of those a thread holds 2t and 2t + 1 of each 8; the products take them as 4t..4t+3
+  // P of 32 tokens. Of those a thread holds 2t and 2t + 1 of each 8; WGMMA takes them as 4t..4t+3
   // of each 16.
   WW_DEVICE void exponentials(float* s, ptx::u32 (&probability)[4], float (&sum)[4]) const {
 #pragma unroll
@@ -277,7 +277,7 @@ class Sm90Fp8Consumer {
 
   WW_DEVICE void mask(int block, float (&s)[kScores]) const {
     if (p_.softcap > 0) {
-      // In raw products again, so that the steps after this one are the same.
+      // Unscaled again, so that the steps after this one are the same.
       const float cap = p_.softcap * kLog2e;
       const float inner[2] = {__fdividef(scale_log2_[0], cap), __fdividef(scale_log2_[1], cap)};
       const float outer[2] = {__fdividef(cap, scale_log2_[0]), __fdividef(cap, scale_log2_[1])};
@@ -459,9 +459,9 @@ class Sm90Fp8Consumer {
   Ring ring_;  // of K and V
   float out_[kOut];
   Rows rows_;
-  float scale_log2_[2];          // from a row's raw products to log2 units
+  float scale_log2_[2];          // from a row's unscaled scores to log2 units
   float factor_[2];              // what O is due to be multiplied with, if a row of the warp has moved
-  float top_[2];                 // a thread's largest products of the block
+  float top_[2];                 // a thread's largest unscaled scores of the block
   bool moved_ = false;           // whether a row of the warp is to move
   int plain_begin_, plain_end_;  // blocks that all rows see whole
 };

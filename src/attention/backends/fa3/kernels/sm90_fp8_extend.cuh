@@ -1,11 +1,11 @@
-// Prefill with e4m3 products on Hopper, for e4m3 K and V: twice the tensor throughput of bf16, at the cost of
+// Prefill with e4m3 WGMMA on Hopper, for e4m3 K and V: twice the tensor throughput of bf16, at the cost of
 // rounding Q and P to e4m3, too. After FlashAttention-3 (Shah et al. 2024), like sm90_extend.cuh, whose worklist
 // this is. What differs:
-//  - Q is rounded to e4m3 times a power of two a row, by the warpgroup that multiplies it (Caps: Fp8Products);
+//  - Q is rounded to e4m3 times a power of two a row, by the warpgroup that multiplies it (Caps: Fp8Mma);
 //  - fp8 wgmma takes K-major operands only, so three of the four copying warps transpose V, in the order of
 //    tokens in which a thread holds P;
 //  - P is rounded to e4m3 times 2^kProbabilityLog2; the sum is that of the unrounded values;
-//  - products of P with V are issued 32 tokens at a time between the exponentials: a warp that issues several waits
+//  - the WGMMAs of P with V are issued 32 tokens at a time between the exponentials: a warp that issues several waits
 //    for the tensor cores. Turns of the warpgroups are not needed then;
 //  - blocks of O are added in f32: the tensor cores' sums keep about 14 bits, in which long ones of small terms
 //    would stop growing;

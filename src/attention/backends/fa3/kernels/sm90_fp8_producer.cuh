@@ -9,7 +9,7 @@ namespace warpweave::cuda {
 
 // Warp 0 finds the units of work and starts the copies of K and V; the other three transpose V. What a warp does here
 // is long chains of dependent instructions, so that copies and transposition in one warp take longer than the
-// products of a block.
+// WGMMAs of a block.
 template <class C>
 class Sm90Fp8Producer {
  public:
@@ -131,8 +131,7 @@ class Sm90Fp8Producer {
             static_cast<int64_t>(tile.head) * C::kDim) * 2;
   }
 
-  // A lane finds the page of one of the block's boxes; boxes past the end get page -1, which the engine fills with
-  // zeros.
+  // A lane finds the page of one of the block's boxes; boxes past the end get page -1, which TMA fills with zeros.
   WW_DEVICE void find_pages(int block) {
     const int token = block * C::kBlockTokens + lane() * box_tokens_;
     page_ = -1;

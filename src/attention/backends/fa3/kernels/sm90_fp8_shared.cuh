@@ -15,7 +15,7 @@ struct Sm90Fp8Config {
   static constexpr bool kTrio = kConsumers == 3;  // Sm90Fp8TrioConsumer
   static constexpr bool kLateTurns = kDim == 64;  // of three: handed over when S is there, not when it is issued
   static constexpr int kTileRows = 64 * kConsumers;
-  static constexpr int kBlockTokens = fa3::kFp8Products.sum_tokens;
+  static constexpr int kBlockTokens = fa3::kFp8Mma.sum_tokens;
   static_assert(kBlockTokens == 128);            // a row of V^T, in the swizzle of 128 bytes
   static constexpr int kThreads = 128 * (kConsumers + 1);
   // Their sum over all threads is what the launch allocates, or setmaxnreg never returns.
@@ -36,7 +36,7 @@ struct Sm90Fp8Config {
   static_assert(kSmemBytes <= 227 << 10);
   // P is stored times 2^kProbabilityLog2 and may reach 2^kRescaleThreshold times that: e4m3 ends at 448,
   // and has its full precision down to 2^-6.
-  static constexpr int kProbabilityLog2 = fa3::kFp8Products.p_scale_log2;
+  static constexpr int kProbabilityLog2 = fa3::kFp8Mma.p_scale_log2;
   static constexpr float kRescaleThreshold = 2.8f;
 };
 

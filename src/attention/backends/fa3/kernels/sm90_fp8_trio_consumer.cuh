@@ -5,10 +5,11 @@
 
 namespace warpweave::cuda {
 
-// One warpgroup's 64 rows, in two thirds of the registers that one of two has: nothing but O, the maxima and sums is
-// kept from block to block, P takes the place of S, and O of a block is multiplied half of the columns at a time. O of
-// a block and S of the next one are multiplied in turns with the other warpgroups, under whose products this one finds
-// its probabilities. Each passes over the blocks that none of its rows sees. No overlap across tiles but Q's copy.
+// One warpgroup's 64 rows, with two thirds of the registers that it has where two multiply: nothing but O, the maxima
+// and sums is kept from block to block, P takes the place of S, and O of a block is multiplied half of the columns at a
+// time. O of a block and S of the next one are multiplied in turns with the other warpgroups; this one finds its
+// probabilities while theirs run. Each skips the blocks that none of its rows sees. Across tiles only Q's copy
+// overlaps.
 template <class C>
 class Sm90Fp8TrioConsumer : Sm90Fp8Consumer<C> {
  public:
@@ -145,7 +146,7 @@ class Sm90Fp8TrioConsumer : Sm90Fp8Consumer<C> {
   WW_DEVICE void wait_k() const { ptx::mbarrier_wait(shared_.k_full(ring_.stage), ring_.parity); }
   WW_DEVICE void wait_v() const { ptx::mbarrier_wait(shared_.v_full(ring_.stage), ring_.parity); }
   WW_DEVICE void finish_scores(float (&s)[kScores], bool more) const {
-    // Waiting costs nothing under the products.
+    // Waiting costs nothing while the WGMMAs run.
     wait_v();
     if constexpr (kKeyAhead) {
       Ring next = ring_;

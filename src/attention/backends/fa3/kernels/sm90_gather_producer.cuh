@@ -6,7 +6,7 @@
 namespace warpweave::cuda {
 
 // Threads copy K and V in 16-byte pieces, a warp a quarter of a block's rows, and run as far ahead as the rings allow,
-// across tiles. Copying takes as long as the products here, so each warp goes through the tiles on its own, CTAs
+// across tiles. Copying takes as long as the WGMMAs here, so each warp goes through the tiles on its own, CTAs
 // taking them in turn; warp 0 publishes them and copies Q.
 template <class C>
 class Sm90GatherProducer : Sm90ProducerBase<C> {
@@ -50,7 +50,7 @@ class Sm90GatherProducer : Sm90ProducerBase<C> {
     gather(p_.v, shared_.v, shared_.v_full(0), shared_.v_empty(0), offset, v_ring_);
   }
 
-  // The engine's layout by hand: column blocks of 128-byte rows, 16-byte chunks permuted by the row.
+  // TMA's swizzled layout, written by threads: column blocks of 128-byte rows, 16-byte chunks permuted by the row.
   template <int kStages>
   WW_DEVICE void gather(const void* pool, ptx::u32 memory, ptx::u32 full, ptx::u32 empty, int64_t offset,
                         RingPosition<kStages>& ring) {

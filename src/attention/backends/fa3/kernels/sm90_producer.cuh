@@ -95,7 +95,7 @@ class Sm90Producer : Sm90ProducerBase<C> {
     load_block<C::kColumnBlocks>(maps_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), k_ring_);
   }
 
-  // A lane finds the page of one box of this warp; boxes past the end get page -1, which the engine
+  // A lane finds the page of one box of this warp; boxes past the end get page -1, which TMA
   // fills with zeros.
   WW_DEVICE void find_pages(int block) {
     const int token = block * C::kBlockTokens + (lane() * 2 + part()) * box_tokens_;

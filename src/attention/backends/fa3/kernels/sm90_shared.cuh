@@ -30,7 +30,7 @@ struct Sm90Config {
   // Three warpgroups leave the copying one no registers to copy from the pools beside them: a kernel before does.
   static constexpr bool kCopiesHere = kCopies && !kTrio;
   // In blocks that every row sees whole the maxima stand as they are until a sum exceeds kMostExpected, and a
-  // warpgroup hands its turn over when its products are done. With Q and K of 192 dims it is 4 to 6 % faster to do
+  // warpgroup hands its turn over when its WGMMAs are done. With Q and K of 192 dims it is 4 to 6 % faster to do
   // that as soon as they are issued, as in other blocks.
   static constexpr bool kExpectMaxima = kDim == kValueDim && kDim <= 128;  // above, registers do not suffice
   // Far below what float32 holds, and for f16 what P may be.

@@ -144,7 +144,7 @@ class Sm90ShortConsumer {
     }
   }
 
-  // S of the next tile is multiplied before O of this one, so that its softmax runs under O's products.
+  // S of the next tile is multiplied before O of this one, so that its softmax overlaps O's WGMMAs.
   WW_DEVICE void attend(const ShortUnit<C>& unit) {
     float s[kScores];
     ptx::u32 probability[C::kTokens / 16][4];
@@ -244,7 +244,7 @@ class Sm90ShortConsumer {
   }
 
   // Zeroes V's rows past the last token: NaN there would survive a zero probability. Both warpgroups write the same
-  // zeros, each before its own product.
+  // zeros, each before its own WGMMA.
   WW_DEVICE void clear_tail() const {
     if constexpr (!C::kBoxes) return;  // zeros were copied
     if (tile_ < tile_end_ - 1) return;

@@ -70,7 +70,7 @@ class Sm90ShortBoxProducer {
            static_cast<int>(threadIdx.x) * box_tokens_;
   }
 
-  // Past the last token: page -1, which the engine fills with zeros.
+  // Past the last token: page -1, which TMA fills with zeros.
   WW_DEVICE Box find(const SplitSegment& s, int tile) const {
     const int token = first_token_ + tile * C::kTokens + row();
     if (!has_box() || token >= s.kv_len || tile >= s.tile_end) return {-1, 0};

@@ -6,7 +6,7 @@
 namespace warpweave::cuda {
 
 // One warpgroup's 64 rows. S of the next block and O of the last one are multiplied together, in turns with the other
-// two warpgroups, under whose products this one finds its probabilities. O is complete by then, so that it follows the
+// two warpgroups; this one finds its probabilities while theirs run. O is complete by then, so that it follows the
 // maxima at once. (kOutFirst: first O, then S, in the registers of P.) Each warpgroup passes over the blocks that none
 // of its rows sees. No overlap across tiles.
 template <class C>
@@ -34,7 +34,7 @@ class Sm90TrioConsumer : Sm90Consumer<C> {
         masked_exponentials(block, s, probability);
         for (--block; block >= begin; --block) {
           start_both(s, probability);
-          const bool whole = plain(block);  // under the products
+          const bool whole = plain(block);  // while the WGMMAs run
           finish_both(s);
           if (whole) {
             expected_exponentials(s, probability);
@@ -131,7 +131,7 @@ class Sm90TrioConsumer : Sm90Consumer<C> {
   }
 
   // S of the next block and O of the last one. The turn is handed over when S is there or, where O is complete by
-  // then, as soon as all products are issued.
+  // then, as soon as all WGMMAs are issued.
   WW_DEVICE void start_both(float (&s)[kScores], const Probability& probability) {
     const ptx::u32 at = stages();
     wait_k();

@@ -30,7 +30,7 @@ Sm90Variant sm90_f16(int head_dim, Sm90Source source, Sm90Tiling tiling);
 // Q and K of 192, V of 128 dims, as prompts of latent attention have them.
 Sm90Variant sm90_latent_bf16();
 Sm90Variant sm90_latent_f16();
-// e4m3 products, for e4m3 K and V on pages of a multiple of 8 tokens; not for every head dim.
+// e4m3 WGMMA, for e4m3 K and V on pages of a multiple of 8 tokens; not for every head dim.
 Sm90Variant sm90_fp8_bf16(int head_dim, bool tall);
 Sm90Variant sm90_fp8_f16(int head_dim, bool tall);
 

@@ -28,7 +28,7 @@ constexpr DecodeTuning decode_tuning(KvStorage storage, int dim, int column_tile
   const bool few_registers = column_tiles == 1 && dim <= 128;
   // fp8: a third CTA hides more of the arithmetic's latencies than deeper rings do.
   if ((storage == KvStorage::e4m3 || storage == KvStorage::e5m2) && few_registers) tuning.ctas = 3;
-  // fp4: what a step costs beside the products weighs more, and more warps hide latencies. A third CTA would
+  // fp4: what a step does beside its MMAs weighs more, and more warps hide latencies. A third CTA would
   // keep the heads of a request, which share the sectors of their scales, from being read at the same time.
   if (storage == KvStorage::e2m1 && few_registers && !fixed_splits) tuning = {6, 2, 2};
   return tuning;
@@ -48,7 +48,7 @@ template <class Element_, KvStorage kStorage_, int kDim_, int kColumnTiles_, boo
 struct DecodeConfig {
   using Element = Element_;
   static constexpr bool kFp4 = kStorage_ == KvStorage::e2m1;
-  // Of the products: fp4 is widened to halves for either type.
+  // The type of the MMAs' operands: fp4 is widened to f16 for models of either type.
   using Arithmetic = std::conditional_t<kFp4, ptx::F16, Element_>;
   using Fragment = std::conditional_t<kFp4, Fp4Halves, KvFragment<Element_, kStorage_>>;
   static constexpr KvStorage kStorage = kStorage_;
@@ -69,8 +69,8 @@ struct DecodeConfig {
   static constexpr bool kBulk = kTuning_.bulk;
   static constexpr int kHeadBytes = kDim * Fragment::kBits / 8;
   static constexpr int kRowBytes = kHeads * kHeadBytes;
-  // fp4: the 16 bytes in which a row's scales stand, since the copies that pass the L1 by, whose lines the
-  // scales would fill, have no other size; and where in them (scale_row).
+  // fp4: a row's scales are copied with 16 bytes around them, the only size of cp.async that bypasses the L1,
+  // which scales would fill; scale_row says where in the 16 bytes they are.
   static constexpr int kScaleSlotBytes = kStorage_ == KvStorage::e2m1 ? 16 : 0;
   // K, V, scales of K, scales of V, places
   static constexpr int kCodesOffset = 2 * kStepTokens * kRowBytes;

@@ -18,7 +18,7 @@ struct DecodeState {
   float out[C::kTiles][kDimTiles][4];
   float maximum[C::kTiles][2];
   float sum[C::kTiles][2];  // of this thread's tokens only
-  // fp4: the power of two that makes good Q's scaling (make_halves), of this thread's columns.
+  // fp4: the power of two that undoes Q's scaling (make_halves), of this thread's columns.
   float column_unscale[C::kFp4 ? C::kTiles : 1][2];
 
   // Starts reading the segment's Q.
@@ -160,7 +160,7 @@ struct DecodeState {
     return make_uint2(q[n][k][0], q[n][k][1]);
   }
 
-  // What makes raw products log2 units, of this thread's columns.
+  // The factors from unscaled scores to log2 units, of this thread's columns.
   static WW_DEVICE void score_scales(const AttentionParams& p, const DecodeSegment& s, float (&scale_log2)[C::kHeads]) {
     constexpr float kUnshift = power_of_two(C::Fragment::kWidenedScaleLog2 - C::Fragment::kQueryLog2) * kLog2e;
 #pragma unroll
@@ -174,7 +174,7 @@ struct DecodeState {
   using BlockScales = DecodeBlockScales<C>;
   static constexpr int kScoreTiles = C::kShare ? C::kHeads : C::kTiles;
 
-  // S^T[16 tokens x rows] = K Q^T, raw products; of the stage's 16 tokens `group`.
+  // S^T[16 tokens x rows] = K Q^T, unscaled; of the stage's 16 tokens `group`.
   WW_DEVICE void scores(u32 stage, int group, [[maybe_unused]] const BlockScales& block_scales,
                         float (&s)[C::kTiles][4]) const {
     const u32 k_tile = stage + group * 16 * C::kRowBytes;
@@ -235,7 +235,7 @@ struct DecodeState {
     }
   }
 
-  // fp4: the products of a word of two rows of a head with Q's fragments k and k + 1.
+  // fp4: multiplies a word of two rows of a head with Q's fragments k and k + 1.
   WW_DEVICE void multiply_scores(u32 upper, u32 lower, const uint2& scales, int head, int k,
                                  float (&s)[kScoreTiles][4]) const {
     using A = typename C::Arithmetic;
@@ -309,7 +309,7 @@ struct DecodeState {
     return p.window_left < 0 || token >= row_position - p.window_left;
   }
 
-  // To that of all lanes' `top`.
+  // Raises a column's maximum to the largest `top` of all lanes, if that is larger.
   WW_DEVICE void raise_maximum(int n, int c, float top) {
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 4));
     top = fmaxf(top, __shfl_xor_sync(~0u, top, 8));
@@ -339,7 +339,7 @@ struct DecodeState {
         for (int group = 1; group < C::kGroups; ++group) {
           top[c] = fmaxf(top[c], fmaxf(s[group][n][c], s[group][n][c + 2]));
         }
-        // The stored maximum carries the shift that keeps widened products in range.
+        // The stored maximum carries the shift that keeps results from widened codes in range.
         top[c] -= C::Fragment::kProbabilityLog2;
       }
       if (__any_sync(~0u, top[0] > maximum[n][0] || top[1] > maximum[n][1])) {

@@ -65,10 +65,10 @@ class Run {
   }
 
   void check() const {
-    // P is rounded to the type of the products, the output to the element.
-    const bool bf16_products = std::is_same_v<typename C::Arithmetic, ptx::Bf16>,
+    // P is rounded to the type of the MMAs' operands, the output to the element.
+    const bool bf16_mma = std::is_same_v<typename C::Arithmetic, ptx::Bf16>,
                bf16 = std::is_same_v<typename C::Element, ptx::Bf16>;
-    problem_.check(bf16_products ? 2e-2 : bf16 ? 1.2e-2 : 3e-3,
+    problem_.check(bf16_mma ? 2e-2 : bf16 ? 1.2e-2 : 3e-3,
                    [&](const Request& r) { return C::kFixedSplits || r.q_len <= c_.decode_q_len; });
   }
 

@@ -286,7 +286,7 @@ class ExtendTask {
       for (int n = 0; n < kTokenTiles; ++n) top = fmaxf(top, fmaxf(s[n][i * 2], s[n][i * 2 + 1]));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-      // The stored maximum carries the shift that keeps widened products in range.
+      // The stored maximum carries the shift that keeps results from widened codes in range.
       const float next = fmaxf(maximum_[i], top - F::kProbabilityLog2);
       const float reference = next == -INFINITY ? 0.0f : next;
       const float factor = ptx::exp2_approx(maximum_[i] - reference);

@@ -1,4 +1,4 @@
-// For tests: wgmma with the left operand in registers, on the host (ptx.h beside it). A product is done when it is
+// For tests: wgmma with the left operand in registers, on the host (ptx.h beside it). It is done when it is
 // issued.
 #pragma once
 

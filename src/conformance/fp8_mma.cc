@@ -1,4 +1,4 @@
-#include "conformance/fp8_products.h"
+#include "conformance/fp8_mma.h"
 
 #include <algorithm>
 #include <bit>
@@ -28,9 +28,9 @@ struct Seen {
 // One row of one head.
 class Row {
  public:
-  Row(const Problem& problem, const Fp8Products& products, int request, int index, int head)
-      : problem_(problem), products_(products), request_(request), index_(index), head_(head),
-        unit_(std::exp2(1.0 - products.sum_bits)) {
+  Row(const Problem& problem, const Fp8Mma& mma, int request, int index, int head)
+      : problem_(problem), mma_(mma), request_(request), index_(index), head_(head),
+        unit_(std::exp2(1.0 - mma.sum_bits)) {
     const Case& c = problem.shape();
     for (int kv = 0; kv < c.requests[request].kv_len; ++kv) {
       if (problem.sees(request, index, kv)) add(kv);
@@ -66,7 +66,7 @@ class Row {
  private:
   // Of a probability, relative to the largest of the row, by e4m3: no more than its own size.
   double rounding(double weight) const {
-    return std::min(weight, std::max(weight * kRelative, std::exp2(kSmallestLog2 - products_.p_scale_log2)));
+    return std::min(weight, std::max(weight * kRelative, std::exp2(kSmallestLog2 - mma_.p_scale_log2)));
   }
 
   double spread() const {
@@ -105,7 +105,7 @@ class Row {
 
   // What sums over tokens lose.
   double short_sums(int dim) const {
-    const int length = products_.sum_tokens > 0 ? products_.sum_tokens : std::numeric_limits<int>::max();
+    const int length = mma_.sum_tokens > 0 ? mma_.sum_tokens : std::numeric_limits<int>::max();
     double lost = 0;
     for (size_t begin = 0, end = 0; begin < seen_.size(); begin = end) {
       while (end < seen_.size() && seen_[end].kv / length == seen_[begin].kv / length) ++end;
@@ -130,7 +130,7 @@ class Row {
   }
 
   const Problem& problem_;
-  const Fp8Products& products_;
+  const Fp8Mma& mma_;
   const int request_, index_, head_;
   const double unit_;  // what a term may lose, against the largest one
   std::vector<Seen> seen_;
@@ -164,13 +164,13 @@ float add_short(float sum, std::span<const float> terms, int bits) {
   return static_cast<float>(std::trunc(kept / last) * last * unit);
 }
 
-Fp8Allowance fp8_allowance(const Problem& problem, const Fp8Products& products) {
+Fp8Allowance fp8_allowance(const Problem& problem, const Fp8Mma& mma) {
   const Case& c = problem.shape();
   Fp8Allowance allowance;
   for (int r = 0; r < static_cast<int>(c.requests.size()); ++r) {
     for (int i = 0; i < c.requests[r].q_len; ++i) {
       for (int h = 0; h < c.q_heads; ++h) {
-        const Row row(problem, products, r, i, h);
+        const Row row(problem, mma, r, i, h);
         for (int d = 0; d < c.v_head_dim; ++d) allowance.out.push_back(row.out(d));
         allowance.lse.push_back(row.lse());
       }

@@ -1,4 +1,4 @@
-// What fp8 arithmetic (Caps::fp8_products) may add to a backend's error, per output element, from the
+// What fp8 arithmetic (Caps::fp8_mma) may add to a backend's error, per output element, from the
 // reference's own numbers: a worst case, without statistics. docs/attention.md derives it.
 //
 // The rounding of q is prescribed to the bit, so the reference is computed on queries rounded in the same
@@ -13,7 +13,7 @@
 
 namespace warpweave::conformance {
 
-// One row of one head of q as Fp8Products says, for a model of bf16.
+// One row of one head of q as Fp8Mma describes, for a model of bf16.
 void round_query_to_e4m3(std::span<float> row);
 
 // A sum that keeps `bits` leading bits of its largest term: the other terms lose what lies below.
@@ -25,6 +25,6 @@ struct Fp8Allowance {
 };
 
 // `problem` has rounded queries.
-Fp8Allowance fp8_allowance(const Problem& problem, const Fp8Products& products);
+Fp8Allowance fp8_allowance(const Problem& problem, const Fp8Mma& mma);
 
 }  // namespace warpweave::conformance

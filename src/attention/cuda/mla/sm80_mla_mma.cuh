@@ -1,4 +1,4 @@
-// The products of the mma.sync MLA kernel (sm80_mla.cuh), of one warp, from tokens in shared memory as the pool has
+// The MMAs of one warp of the mma.sync MLA kernel (sm80_mla.cuh), from tokens in shared memory as the pool has
 // them.
 //
 // e4m3 codes become operands by moving bits (kv_fragment.h). Of four neighbouring columns a lane then has the even ones
@@ -11,7 +11,7 @@
 namespace warpweave::cuda {
 
 template <class C>
-class Sm80MlaProducts {
+class Sm80MlaMma {
  public:
   using E = typename C::Element;
   static constexpr int kLatentSteps = 8;               // of 16 columns: a warp's share of S
