@@ -7,37 +7,6 @@
 namespace warpweave {
 namespace {
 
-struct TextFlag {
-  std::string_view flag;
-  std::string AttentionFlags::*member;
-  std::string_view default_value = {};
-};
-constexpr TextFlag kTextFlags[] = {
-    {"--attention-backend", &AttentionFlags::attention_backend},
-    {"--prefill-attention-backend", &AttentionFlags::prefill_attention_backend},
-    {"--decode-attention-backend", &AttentionFlags::decode_attention_backend},
-    {"--nsa-prefill-backend", &AttentionFlags::nsa_prefill_backend},
-    {"--nsa-decode-backend", &AttentionFlags::nsa_decode_backend},
-    {"--linear-attn-backend", &AttentionFlags::linear_attn_backend},
-    {"--linear-attn-prefill-backend", &AttentionFlags::linear_attn_prefill_backend},
-    {"--linear-attn-decode-backend", &AttentionFlags::linear_attn_decode_backend},
-    {"--mm-attention-backend", &AttentionFlags::mm_attention_backend},
-    {"--kv-cache-dtype", &AttentionFlags::kv_cache_dtype, "auto"},
-    {"--speculative-algorithm", &AttentionFlags::speculative_algorithm},
-    {"--speculative-attention-mode", &AttentionFlags::speculative_attention_mode, "prefill"},
-};
-
-struct IntFlag {
-  std::string_view flag;
-  std::optional<int> AttentionFlags::*member;
-};
-constexpr IntFlag kIntFlags[] = {
-    {"--page-size", &AttentionFlags::page_size},
-    {"--speculative-num-steps", &AttentionFlags::speculative_num_steps},
-    {"--speculative-eagle-topk", &AttentionFlags::speculative_eagle_topk},
-    {"--speculative-num-draft-tokens", &AttentionFlags::speculative_num_draft_tokens},
-};
-
 void clear_backends(AttentionFlags& flags) {
   flags.attention_backend.clear();
   flags.prefill_attention_backend.clear();
@@ -59,11 +28,11 @@ std::string flags_text(const AttentionFlags& flags) {
   auto add = [&text](std::string_view flag, const std::string& value) {
     text += fmt::format("{}{} {}", text.empty() ? "" : " ", flag, value);
   };
-  for (const TextFlag& f : kTextFlags) {
+  for (const AttentionTextFlag& f : kAttentionTextFlags) {
     const std::string& value = flags.*f.member;
     if (!value.empty() && value != f.default_value) add(f.flag, value);
   }
-  for (const IntFlag& f : kIntFlags) {
+  for (const AttentionIntFlag& f : kAttentionIntFlags) {
     if (flags.*f.member) add(f.flag, std::to_string(*(flags.*f.member)));
   }
   if (flags.enable_deterministic_inference) {
@@ -82,10 +51,10 @@ std::vector<AttentionFlags> nearby_flags(const AttentionFlags& flags,
     list.push_back(std::move(changed));
   };
   // One flag at its default, but for the backends themselves.
-  for (const IntFlag& f : kIntFlags) {
+  for (const AttentionIntFlag& f : kAttentionIntFlags) {
     if (flags.*f.member) with([&](AttentionFlags& a) { (a.*f.member).reset(); });
   }
-  for (const TextFlag& f : kTextFlags) {
+  for (const AttentionTextFlag& f : kAttentionTextFlags) {
     if (f.member == &AttentionFlags::attention_backend ||
         f.member == &AttentionFlags::speculative_algorithm || flags.*f.member == f.default_value) {
       continue;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/select.h"
+#include "attention/select_suggest.h"
 
 namespace warpweave::testing_selection {
 
@@ -95,26 +96,6 @@ inline AttentionFlags backend_flag(const std::string& name) {
 inline AttentionFlags parse_proposal(const std::string& text) {
   AttentionFlags flags;
   if (text == "no attention flags") return flags;
-  struct Text { std::string_view flag; std::string AttentionFlags::*member; };
-  static constexpr Text kTexts[] = {
-      {"--attention-backend", &AttentionFlags::attention_backend},
-      {"--prefill-attention-backend", &AttentionFlags::prefill_attention_backend},
-      {"--decode-attention-backend", &AttentionFlags::decode_attention_backend},
-      {"--nsa-prefill-backend", &AttentionFlags::nsa_prefill_backend},
-      {"--nsa-decode-backend", &AttentionFlags::nsa_decode_backend},
-      {"--linear-attn-backend", &AttentionFlags::linear_attn_backend},
-      {"--linear-attn-prefill-backend", &AttentionFlags::linear_attn_prefill_backend},
-      {"--linear-attn-decode-backend", &AttentionFlags::linear_attn_decode_backend},
-      {"--mm-attention-backend", &AttentionFlags::mm_attention_backend},
-      {"--kv-cache-dtype", &AttentionFlags::kv_cache_dtype},
-      {"--speculative-algorithm", &AttentionFlags::speculative_algorithm},
-      {"--speculative-attention-mode", &AttentionFlags::speculative_attention_mode}};
-  struct Number { std::string_view flag; std::optional<int> AttentionFlags::*member; };
-  static constexpr Number kNumbers[] = {
-      {"--page-size", &AttentionFlags::page_size},
-      {"--speculative-num-steps", &AttentionFlags::speculative_num_steps},
-      {"--speculative-eagle-topk", &AttentionFlags::speculative_eagle_topk},
-      {"--speculative-num-draft-tokens", &AttentionFlags::speculative_num_draft_tokens}};
   std::stringstream words(text);
   for (std::string flag, value; words >> flag;) {
     if (flag == "--enable-deterministic-inference") {
@@ -123,10 +104,10 @@ inline AttentionFlags parse_proposal(const std::string& text) {
     }
     words >> value;
     bool known = false;
-    for (const Text& t : kTexts) {
+    for (const AttentionTextFlag& t : kAttentionTextFlags) {
       if (t.flag == flag) known = true, flags.*t.member = value;
     }
-    for (const Number& n : kNumbers) {
+    for (const AttentionIntFlag& n : kAttentionIntFlags) {
       if (n.flag == flag) known = true, flags.*n.member = std::stoi(value);
     }
     EXPECT_TRUE(known) << "unknown flag in a proposal: " << flag;

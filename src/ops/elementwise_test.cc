@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/float16.h"
-#include "ops/elementwise_dispatch.h"
+#include "ops/elementwise_testing.h"
 #include "ops/rope.h"
 
 namespace warpweave {
@@ -30,20 +30,7 @@ std::vector<float> normals(int64_t n, unsigned seed, float scale = 1) {
   return out;
 }
 
-class EachTier : public testing::TestWithParam<CpuTier> {
- protected:
-  const ElementwiseKernels& kernels = elementwise_kernels_of(GetParam());
-};
-
-std::vector<CpuTier> tiers() {
-  std::vector<CpuTier> all = {CpuTier::scalar};
-  if (cpu_info().tier >= CpuTier::avx2) all.push_back(CpuTier::avx2);
-  if (cpu_info().tier >= CpuTier::avx512) all.push_back(CpuTier::avx512);
-  return all;
-}
-INSTANTIATE_TEST_SUITE_P(All, EachTier, testing::ValuesIn(tiers()), [](const auto& info) {
-  return std::string(cpu_tier_name(info.param));
-});
+INSTANTIATE_TEST_SUITE_P(All, EachTier, each_tier(), tier_of_test);
 
 TEST_P(EachTier, RmsNorm) {
   for (const int64_t n : kSizes) {

@@ -11,7 +11,7 @@
 #include "base/float8.h"
 #include "kv/kv_cache.h"
 #include "kv/kv_codec.h"
-#include "ops/elementwise_dispatch.h"
+#include "ops/elementwise_testing.h"
 #include "ops/rope.h"
 
 namespace warpweave {
@@ -23,20 +23,7 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr KvFormat kAllFormats[] = {KvFormat::f32,      KvFormat::bf16,     KvFormat::f16,
                                     KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::fp4_e2m1};
 
-class EachTier : public testing::TestWithParam<CpuTier> {
- protected:
-  const ElementwiseKernels& kernels = elementwise_kernels_of(GetParam());
-};
-
-std::vector<CpuTier> tiers() {
-  std::vector<CpuTier> all = {CpuTier::scalar};
-  if (cpu_info().tier >= CpuTier::avx2) all.push_back(CpuTier::avx2);
-  if (cpu_info().tier >= CpuTier::avx512) all.push_back(CpuTier::avx512);
-  return all;
-}
-INSTANTIATE_TEST_SUITE_P(All, EachTier, testing::ValuesIn(tiers()), [](const auto& info) {
-  return std::string(cpu_tier_name(info.param));
-});
+INSTANTIATE_TEST_SUITE_P(All, EachTier, each_tier(), tier_of_test);
 
 // Values, their neighbours and the middles between neighbours of a format; and what lies outside.
 std::vector<float> edge_values(const float (&decoded)[256]) {
