@@ -64,6 +64,12 @@ TEST(CacheLayout, StaysWithOneGroupWhereWindowsSaveNothing) {
   EXPECT_FALSE(plan_cache_layout({windows(31, 1, 127), 4096, 16}).windowed());
 }
 
+TEST(CacheLayout, CountsTwoPagesMoreThanTheWindow) {
+  // Windows must save a twentieth of 1000 tokens; two pages are 200.
+  EXPECT_TRUE(plan_cache_layout({windows(0, 4, 740), 1000, 100}).windowed());
+  EXPECT_FALSE(plan_cache_layout({windows(0, 4, 760), 1000, 100}).windowed());
+}
+
 class GroupedCache : public testing::TestWithParam<KvFormat> {};
 
 // Two kinds of layers, two of each in a page.
@@ -161,6 +167,18 @@ TEST(CacheLayout, APageMayHoldOneLayer) {
   const CacheLayout layout = plan_cache_layout({.window_left = windows, .context_len = 1024, .page_size = 16});
   EXPECT_EQ(layout.layers_per_page, 1);
   EXPECT_EQ(layout.num_groups(), 2);
+}
+
+TEST(CacheLayout, AWindowThatSeesEverythingIsNone) {
+  std::vector<int> windows(12, 127);
+  windows[0] = -1;
+  windows[1] = 4095;
+  const CacheLayout layout = plan_cache_layout({.window_left = windows, .context_len = 4096, .page_size = 16});
+  ASSERT_TRUE(layout.windowed());
+  EXPECT_FALSE(layout.groups[layout.places[1].group].windowed());
+  windows[1] = 4094;
+  const CacheLayout one_less = plan_cache_layout({.window_left = windows, .context_len = 4096, .page_size = 16});
+  EXPECT_TRUE(one_less.groups[one_less.places[1].group].windowed());
 }
 
 TEST(CacheLayout, LayersWithoutKvTakeNoRoom) {

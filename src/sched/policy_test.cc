@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 
+#include "sched/new_token_ratio.h"
 #include "sched/testing/scheduler_steps.h"
 
 namespace warpweave {
@@ -107,6 +108,7 @@ TEST(SchedulerPolicy, ARequestThatNeitherPartCanHoldIsRefusedByItsPart) {
   EXPECT_NE(windows.message().find("16 tokens of layers with a sliding window"), std::string::npos)
       << windows.message();
   EXPECT_NE(windows.message().find("--swa-full-tokens-ratio"), std::string::npos);
+  EXPECT_EQ(scheduler.add(make_spec(4, 80, 1)).message().find("KV pool of 80 tokens;"), std::string::npos);  // just fits
   const Status full = scheduler.add(make_spec(3, 81, 1));
   EXPECT_NE(full.message().find("KV pool of 80 tokens;"), std::string::npos) << full.message();
   EXPECT_NE(full.message().find("--max-total-tokens"), std::string::npos);
@@ -282,6 +284,30 @@ TEST(SchedulerPolicy, WaitsOnlyForPrefixesThatAreWorthIt) {
       scheduler.fail_uncommitted();
     }
   }
+}
+
+TEST(SchedulerPolicy, TheWidestStepHoldsAChunkAndARowOfEveryRequest) {
+  SchedulerConfig config = make_config();
+  config.max_running_requests = 3;
+  config.max_prefill_tokens = 50;
+  config.context_len = 70;
+  const int64_t proposals = Scheduler::max_tokens_per_step(config) - 70 - 3;
+  config.max_prefill_tokens = 90;
+  EXPECT_EQ(Scheduler::max_tokens_per_step(config), 90 + 3 + proposals);
+  for (const int chunk : {1, 2, 40}) {
+    config.chunked_prefill_size = chunk;
+    EXPECT_EQ(Scheduler::max_tokens_per_step(config), chunk + 3 + proposals) << chunk;
+  }
+}
+
+TEST(NewTokenRatio, ARetractionRaisesItToWhatTheOthersShow) {
+  NewTokenRatio ratio(1);
+  ratio.on_retraction(9, 10);
+  EXPECT_EQ(ratio.value(), 0.9);
+  ratio.on_retraction(1, 10);
+  EXPECT_EQ(ratio.value(), 0.9);
+  ratio.on_retraction(0, 0);  // none stays to show less
+  EXPECT_EQ(ratio.value(), 1.0);
 }
 
 }  // namespace
