@@ -1,19 +1,16 @@
 // Latent attention (MLA) on a GPU over shuffled pages: microseconds, TB/s of KV, TFLOP/s.
 //
 //   mla_bench [--family auto|wgmma|mma] [--random N] [--seed S] [--only TEXT]
-//             [--shape HEADS,Q_LEN,REQUESTS,TOKENS,PAGE[,e4m3|ds_mla]]... [--json FILE]
+//             [--shape HEADS,Q_LEN,REQUESTS,TOKENS,PAGE[,e4m3|ds_mla]]...
 //
 // Every figure is a graph of launches (attention and merge; the plan is made before, as once a step for all layers) that
 // walk over enough copies of the pool to miss the L2 cache; the median of nine. TFLOP/s count visible scores only.
 // --family auto (default): the one that backends choose. --random: so many shapes drawn from the seed instead.
-// --json: shapes and times, for mla_peers.py.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -66,8 +63,8 @@ class Bench {
     fmt::print("{}, {}\n{:<44}{:>10}{:>9}{:>10}\n", properties.name, name, "shape", "us", "TB/s", "TFLOP/s");
   }
 
-  // Microseconds; 0: the family does not take the shape.
-  double run(const Shape& s) {
+  // Says nothing of a shape that the family does not take.
+  void run(const Shape& s) {
     const int requests = static_cast<int>(s.kv_lens.size());
     const auto pages_of = [&](int kv_len) { return (kv_len + s.page_size - 1) / s.page_size; };
     int stride = 1, pages = 0;
@@ -88,7 +85,7 @@ class Bench {
     const MlaParams p = params(s, stride);
     const MlaShape shape = {MlaElement::bf16, s.format, family_.value_or(faster_mla_family(s.format, p))};
     const MlaLayout layout = mla_layout(shape, p, num_sms_);
-    if (layout.tile_rows == 0) return 0;
+    if (layout.tile_rows == 0) return;
     const DeviceBuffer workspace = take(DeviceBuffer::allocate(layout.workspace_bytes, "a benchmark"));
     check(launch_mla_plan(layout, p, workspace.as<char>(), stream_.get()));
     const double us = bench::time_us(stream_.get(), launches, [&] {
@@ -99,7 +96,6 @@ class Bench {
       }
     });
     report(s, us);
-    return us;
   }
 
  private:
@@ -247,18 +243,13 @@ std::optional<Shape> one_shape(const std::string& text) {
               name == "e4m3" ? MlaFormat::e4m3 : name == "ds_mla" ? MlaFormat::ds_mla : MlaFormat::same16);
 }
 
-std::string json_of(const Shape& s, double us) {
-  return fmt::format(R"({{"name": "{}", "heads": {}, "q_len": {}, "page_size": {}, "format": "{}", "us": {:.2f}, "kv_lens": [{}]}})",
-                     s.name, s.heads, s.q_len, s.page_size, name_of(s.format), us, fmt::join(s.kv_lens, ", "));
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   std::optional<MlaFamily> family;
   int random = 0;
   unsigned seed = 1;
-  std::string only, json;
+  std::string only;
   std::vector<Shape> shapes;
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i], value = argv[i + 1];
@@ -268,15 +259,12 @@ int main(int argc, char** argv) {
     else if (flag == "--random") random = std::atoi(value.c_str());
     else if (flag == "--seed") seed = static_cast<unsigned>(std::atoi(value.c_str()));
     else if (flag == "--only") only = value;
-    else if (flag == "--json") json = value;
     else if (flag == "--shape" && one_shape(value)) shapes.push_back(*one_shape(value));
     else return fmt::print(stderr, "unknown: {} {}\n", flag, value), 1;
   }
   if (shapes.empty()) shapes = random > 0 ? random_shapes(random, seed) : usual_shapes();
   Bench bench(family);
-  std::vector<std::string> rows;
   for (const Shape& s : shapes) {
-    if (s.name.find(only) != std::string::npos) rows.push_back(json_of(s, bench.run(s)));
+    if (s.name.find(only) != std::string::npos) bench.run(s);
   }
-  if (!json.empty()) std::ofstream(json) << fmt::format("[{}]\n", fmt::join(rows, ",\n "));
 }
