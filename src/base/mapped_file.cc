@@ -123,6 +123,13 @@ Status check_regular(const File& file, const std::string& path, struct stat& inf
                                   path);
 }
 
+// What a clone without Git LFS has in place of its large files.
+Status check_content(std::string_view content, const std::string& path) {
+  if (!content.starts_with("version https://git-lfs.github.com/spec/")) return {};
+  return Status::data_loss(path + ": is a Git LFS pointer in place of the file; run git lfs pull in the folder it was "
+                                  "cloned into, or download the file", path);
+}
+
 bool same_time(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
 
 }  // namespace
@@ -169,6 +176,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
                                       " files are open at once; merge the model's shards");
   }
   out.mapping_ = std::move(mapping);
+  WW_RETURN_IF_ERROR(check_content(out.text(), path));
   return out;
 }
 
@@ -231,6 +239,7 @@ Result<std::string> read_text_file(const std::string& path, size_t max_bytes) {
     if (filled == text.size()) text.resize(2 * filled);
   }
   text.resize(filled);
+  WW_RETURN_IF_ERROR(check_content(text, path));
   return text;
 }
 

@@ -46,6 +46,8 @@ class MappedFile {
 // Whether something is there under this name, whatever it is and whether or not it can be opened.
 bool path_exists(const std::string& path);
 
+// Of both ways to read: `data_loss` for a Git LFS pointer, which stands where the file was not fetched.
+
 // A small file, at most `max_bytes`, by reading: a file that is cut meanwhile gives a shorter text.
 Result<std::string> read_text_file(const std::string& path, size_t max_bytes = 256 << 20);
 

@@ -58,6 +58,15 @@ TEST_F(MappedFileTest, WhatIsNoRegularFileIsRefusedAtOnce) {
   EXPECT_EQ(read_text_file(folder_ / "missing").status().code(), StatusCode::not_found);
 }
 
+TEST_F(MappedFileTest, APointerOfGitLfsIsNotTakenForTheFile) {
+  const std::string path = folder_ / "model.safetensors";
+  std::ofstream(path) << "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 135\n";
+  for (const Status& status : {MappedFile::open(path).status(), read_text_file(path).status()}) {
+    EXPECT_EQ(status.code(), StatusCode::data_loss);
+    EXPECT_NE(status.message().find("git lfs pull"), std::string::npos) << status.message();
+  }
+}
+
 TEST_F(MappedFileTest, AFileThatIsCutWhileItIsReadIsAnError) {
   const std::string path = write("cut", kBytes);
   const auto other = MappedFile::open(write("other", kBytes));

@@ -22,6 +22,7 @@
 #include "cli/model_search.h"
 #include "cli/process_setup.h"
 #include "server/api/api.h"
+#include "server/api/errors.h"
 #include "server/http_syntax.h"
 #include "server/http_server.h"
 #include "server/metrics.h"
@@ -232,7 +233,12 @@ Result<ServerOptions> server_options(const ServerArgs& args, const LateMetrics& 
 
 void add_metrics_route(Router& router, const ServerArgs& args, const ServerMetrics& metrics,
                        const ServedModel& served) {
-  if (!args.enable_metrics) return;
+  if (!args.enable_metrics) {
+    router.add({"GET", "/metrics", AuthLevel::open, [](auto, auto writer) {
+                  send_error(*writer, Status::not_found("There are no metrics; start with --enable-metrics."));
+                }});
+    return;
+  }
   router.add({"GET", "/metrics", AuthLevel::open, [&metrics, &served](auto, auto writer) {
                 writer->send(200, kMetricsContentType, metrics.render(served.engine.get(), served.adapters.get()));
               }});

@@ -212,6 +212,15 @@ TEST_F(LoaderTest, EmptyFolderSaysWhatIsNeeded) {
   expect_refusal(PagedRun::open(folder_ / "nowhere", {}), StatusCode::not_found, {"does not exist"});
 }
 
+TEST_F(LoaderTest, FilesOfOtherFormatsAreNamedWithTheWayOut) {
+  fs::remove(folder_ / "model.safetensors");
+  write_file(folder_ / "pytorch_model.bin", "PK");
+  expect_refusal(open(), StatusCode::unsupported, {"pytorch_model.bin", "safetensors"});
+  write_file(folder_ / "tokenizer.model", "x");
+  const Status status = open_model_bundle(folder_, {.load_format = "dummy", .tokenizer_path = {}}).status();
+  EXPECT_NE(status.message().find("save_pretrained"), std::string::npos) << status.message();
+}
+
 TEST_F(LoaderTest, DummyWeightsTooLargeForMemoryAreRefused) {
   edit_config([](json& config) {
     config["hidden_size"] = 1 << 24;

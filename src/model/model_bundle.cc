@@ -47,7 +47,9 @@ Result<std::string> find_chat_template(const std::string& folder, const std::str
 Status open_tokenizer(const std::string& folder, ModelBundle& out) {
   const std::string file = folder + "/tokenizer.json";
   if (!path_exists(file)) {
-    return Status::not_found(folder + ": no tokenizer.json; give --tokenizer-path, or serve token ids with "
+    const bool older = path_exists(folder + "/tokenizer.model") || path_exists(folder + "/vocab.json");
+    const char* const made = older ? "save_pretrained() of transformers' AutoTokenizer makes one; or " : "";
+    return Status::not_found(folder + ": no tokenizer.json; " + made + "give --tokenizer-path, or serve token ids with "
                              "--skip-tokenizer-init", "--tokenizer-path");
   }
   WW_ASSIGN_OR_RETURN(const std::string tokenizer, read_text_file(file));

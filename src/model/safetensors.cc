@@ -204,6 +204,11 @@ Result<std::shared_ptr<WeightSource>> open_safetensors(const std::string& folder
   } else if (path_exists(single)) {
     files.insert("model.safetensors");
   } else {
+    for (const char* pickled : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+      if (!path_exists(folder + "/" + pickled)) continue;
+      return Status::unsupported(folder + ": only " + pickled + ", whose weights are Python objects and are not read; "
+                                 "save the model as safetensors: save_pretrained() of transformers does", folder);
+    }
     return Status::not_found(folder + ": no model.safetensors, no model.safetensors.index.json and no .gguf file; "
                              "give a model folder, or --load-format dummy for random weights", folder);
   }

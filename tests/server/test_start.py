@@ -5,7 +5,10 @@ import os
 import re
 import subprocess
 import time
+import urllib.error
 import urllib.request
+
+import pytest
 
 from running_server import ROOT, Server
 
@@ -47,6 +50,16 @@ def test_the_curl_line_works_and_the_model_has_its_folders_name():
         assert done.returncode == 0 and json.loads(done.stdout)["model"] == "tale-llama"
         with urllib.request.urlopen(running.url + "/v1/models") as answer:
             assert json.load(answer)["data"][0]["id"] == "tale-llama"
+    finally:
+        assert running.stop() == 0
+
+
+def test_metrics_that_are_off_name_their_flag():
+    _, running = lines_of()
+    try:
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(running.url + "/metrics")
+        assert refused.value.code == 404 and b"--enable-metrics" in refused.value.read()
     finally:
         assert running.stop() == 0
 

@@ -154,6 +154,24 @@ const Json* FieldReader::find(std::string_view name) const {
   return nullptr;
 }
 
+namespace {
+
+// What other endpoints and servers call the field, of those that are known here.
+std::string_view other_name(std::string_view name, const std::vector<std::string_view>& known) {
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"max_tokens", "max_new_tokens"}, {"max_completion_tokens", "max_new_tokens"}, {"max_output_tokens", "max_new_tokens"},
+      {"max_new_tokens", "max_tokens"}, {"num_predict", "max_tokens"},               {"n_predict", "max_tokens"},
+      {"repeat_penalty", "repetition_penalty"}, {"stop_sequences", "stop"},          {"text", "prompt"},
+      {"content", "prompt"},            {"prompt", "text"},                          {"prompt", "input"},
+      {"input", "prompt"},              {"messages", "prompt"},                      {"ids", "tokens"}};
+  for (const auto& [theirs, ours] : kNames) {
+    if (theirs == name && std::binary_search(known.begin(), known.end(), ours)) return ours;
+  }
+  return {};
+}
+
+}  // namespace
+
 void FieldReader::refuse_unknown(std::span<const std::string_view> without_effect) {
   if (!status_.ok()) return;
   std::vector<std::string_view> known = asked_;
@@ -162,7 +180,7 @@ void FieldReader::refuse_unknown(std::span<const std::string_view> without_effec
   for (const auto& [key, value] : object_.get_ref<const Json::object_t&>()) {
     if (value.is_null() || std::binary_search(known.begin(), known.end(), key)) continue;
     const std::string name = log_safe(key, 64);
-    const std::string_view near = nearest_name(name, known);
+    const std::string_view other = other_name(key, known), near = other.empty() ? nearest_name(name, known) : other;
     return fail(Status::invalid_argument(
         fmt::format("{} is no field of this request{}; correct it or leave it out (a server started "
                     "with --allow-unknown-fields ignores such fields).",

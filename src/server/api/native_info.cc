@@ -153,7 +153,7 @@ Result<std::string> model_card_json(const Api& api, std::string_view id) {
   for (const AdapterInfo& adapter : adapters_of(api)) {
     if (adapter.name == id) return dump(adapter_card(info, adapter));
   }
-  if (id != info.served_model_name && id != info.model_path) {
+  if (id != info.served_model_name && id != info.model_path && id != "default") {
     return Status::not_found(fmt::format("The model \"{}\" is not served here; this server has "
                                          "\"{}\".",
                                          id.substr(0, 200), info.served_model_name),

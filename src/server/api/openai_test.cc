@@ -274,6 +274,7 @@ TEST(Models, ListAndOne) {
   EXPECT_EQ(list["data"][0]["id"], "fake");
   EXPECT_EQ(list["data"][0]["max_model_len"], 1024);
   EXPECT_EQ(api.get("/v1/models/fake").json()["id"], "fake");
+  EXPECT_EQ(api.get("/v1/models/default").json()["id"], "fake");
   const Reply unknown = api.get("/v1/models/other");
   EXPECT_EQ(unknown.status, 404);
   EXPECT_EQ(unknown.json()["error"]["code"], "model_not_found");

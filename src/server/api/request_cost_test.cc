@@ -278,6 +278,10 @@ TEST(UnknownFields, AreRefusedWithTheNearestName) {
          "sampling_params");
   expect(api.post("/generate", R"({"text": "a", "sampling_params": {"max_new_token": 5}})"),
          "sampling_params.max_new_token", "max_new_tokens");
+  expect(api.post("/generate", R"({"text": "a", "sampling_params": {"max_tokens": 5}})"), "sampling_params.max_tokens",
+         "max_new_tokens");
+  expect(api.post("/v1/completions", std::string(kCompletion) + R"("max_new_tokens": 1})"), "max_new_tokens", "max_tokens");
+  expect(api.post("/tokenize", R"({"text": "a"})"), "text", "prompt");
   expect(api.post("/tokenize", R"({"prompt": "a", "add_special_token": true})"), "add_special_token",
          "add_special_tokens");
   expect(api.post("/detokenize", R"({"tokens": [1], "skip_special_token": true})"),
