@@ -165,8 +165,7 @@ RadixTree::Match RadixTree::match_and_lock(const std::string& salt,
   match.state_slot = at.state_slot;
   if (at.state_slot != kNoStateSlot) {
     states_->ref(at.state_slot);
-    const auto used = (at.tail_node != nullptr ? at.tail_node : at.node)->checkpoints.at(at.tokens());
-    checkpoints_.splice(checkpoints_.end(), checkpoints_, used);
+    use_checkpoint((at.tail_node != nullptr ? at.tail_node : at.node)->checkpoints.at(at.tokens()));
   }
   match.node = at.node;
   int tail_index = at.tail_index;
@@ -259,8 +258,8 @@ RadixTree::Node* RadixTree::insert(Node* node, std::span<const int32_t> tokens,
     node = child;
   }
   lock_up_to(node, stood_on);
-  for (const auto& [position, slot] : std::exchange(loose_checkpoints_, {})) {
-    add_checkpoint(node, tokens.first(position), slot);
+  for (const Checkpoint& loose : std::exchange(loose_checkpoints_, {})) {
+    add_checkpoint(node, tokens.first(loose.position), loose.slot, loose.worth);
   }
   return node;
 }

@@ -17,7 +17,7 @@
 //
 // States (state_pool.h): for models with recurrent layers a position may carry a checkpoint, a slot with the state
 // after the tokens up to there. A match then ends at one, since a state cannot be cut. They go with their tokens, or
-// the one used longest ago first when a place is wanted.
+// when a place is wanted: first those that a prompt only passed and nobody has used, then the one used longest ago.
 //
 // References: the tree owns one PagePool reference per page of a node; requests own theirs.
 // Locks: a node is locked while a request stands on it or below it; unlocked leaves are evicted in
@@ -46,6 +46,8 @@
 namespace warpweave {
 
 enum class PrefixMatchMode { token, page };
+// Passed: within a sequence that went on. Kept: at its end, where others parted from it, or used since.
+enum class CheckpointWorth : uint8_t { passed, kept };
 
 class RadixTree {
  public:
@@ -88,9 +90,10 @@ class RadixTree {
 
   // Hangs a checkpoint up at a position of `tokens`, which are cached in the tree of `node` at least so far. The
   // caller's reference goes to the tree, or is dropped where there is one already or no place.
-  void add_checkpoint(const Node* node, std::span<const int32_t> tokens, int32_t slot);
-  // Gives one checkpoint up; false: there is none that nobody reads.
-  bool evict_checkpoint();
+  void add_checkpoint(const Node* node, std::span<const int32_t> tokens, int32_t slot,
+                      CheckpointWorth worth = CheckpointWorth::kept);
+  // Gives up one checkpoint of at most this worth; false: there is none that nobody reads.
+  bool evict_checkpoint(CheckpointWorth most = CheckpointWorth::kept);
 
   // The request leaves `node`.
   void unlock(Node* node);
@@ -118,6 +121,14 @@ class RadixTree {
 
  private:
   struct Cursor;
+  struct Checkpoint {
+    Node* node;
+    int position;
+    int32_t slot;
+    CheckpointWorth worth;
+  };
+  using Checkpoints = std::list<Checkpoint>;
+
   Node* root_for(const std::string& salt);
   Node* make_node(Node* parent);
   void drop_node(Node* node);
@@ -130,6 +141,8 @@ class RadixTree {
   void end_at_sibling(Node* node, int limit, Cursor& at, int& found) const;
   Cursor cut_at(Node* node, int position) const;
   void drop_checkpoints(Node* node, int after, bool keep_slots);
+  Checkpoints& list_of(CheckpointWorth worth) { return worth == CheckpointWorth::passed ? passed_ : kept_; }
+  void use_checkpoint(Checkpoints::iterator used);
   int missing_page(const Node* node, int num_pages, int position) const;
   Cursor best_tail(const Node& node, std::span<const int32_t> tokens) const;
   Node* split(Node* node, int num_pages);
@@ -152,13 +165,6 @@ class RadixTree {
   void track_windows(Node* node);
   void untrack_windows(Node* node);
 
-  struct Checkpoint {
-    Node* node;
-    int position;
-    int32_t slot;
-  };
-  using Checkpoints = std::list<Checkpoint>;
-
   struct OlderFirst {
     bool operator()(const Node* a, const Node* b) const;
   };
@@ -170,8 +176,8 @@ class RadixTree {
   const int num_groups_;
   int full_groups_ = 0;          // those without a window
   StatePool* const states_;
-  Checkpoints checkpoints_;      // the one used longest ago first
-  std::vector<std::pair<int, int32_t>> loose_checkpoints_;  // position and slot, while a tail is put in anew
+  Checkpoints passed_, kept_;    // by worth, the one used longest ago first
+  Checkpoints loose_checkpoints_;  // while a tail is put in anew
   std::unordered_map<std::string, std::unique_ptr<Node>> roots_;  // by salt
   // All nodes but the roots, each pointing to the next: found however a failed allocation left the rest.
   Node* made_ = nullptr;

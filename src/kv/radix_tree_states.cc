@@ -83,25 +83,37 @@ void RadixTree::limit_to_states(Cursor& at) const {
   at.drop_tail();
 }
 
-void RadixTree::add_checkpoint(const Node* node, std::span<const int32_t> tokens, int32_t slot) {
+void RadixTree::add_checkpoint(const Node* node, std::span<const int32_t> tokens, int32_t slot, CheckpointWorth worth) {
   while (!node->is_root()) node = node->parent;
   const Cursor at = walk_tokens(roots_.at(*node->salt).get(), tokens);
   Node* const holder = at.tail_node != nullptr ? at.tail_node : at.node;
   const int position = static_cast<int>(tokens.size());
-  if (at.tokens() < position || holder->is_root() || holder->checkpoints.contains(position)) {
+  const auto there = holder->checkpoints.find(position);
+  if (at.tokens() < position || holder->is_root() || there != holder->checkpoints.end()) {
+    if (there != holder->checkpoints.end() && worth == CheckpointWorth::kept) use_checkpoint(there->second);
     states_->unref(slot);
     return;
   }
-  holder->checkpoints[position] = checkpoints_.insert(checkpoints_.end(), {holder, position, slot});
+  Checkpoints& list = list_of(worth);
+  holder->checkpoints[position] = list.insert(list.end(), {holder, position, slot, worth});
   ++version_;
 }
 
-bool RadixTree::evict_checkpoint() {
-  for (auto it = checkpoints_.begin(); it != checkpoints_.end(); ++it) {
-    if (states_->refs(it->slot) > 1) continue;
-    states_->unref(it->slot);
-    it->node->checkpoints.erase(it->position);
-    checkpoints_.erase(it);
+void RadixTree::use_checkpoint(Checkpoints::iterator used) {
+  kept_.splice(kept_.end(), list_of(used->worth), used);
+  used->worth = CheckpointWorth::kept;
+}
+
+bool RadixTree::evict_checkpoint(CheckpointWorth most) {
+  for (const CheckpointWorth worth : {CheckpointWorth::passed, CheckpointWorth::kept}) {
+    if (worth > most) break;
+    Checkpoints& list = list_of(worth);
+    const auto unread =
+        std::find_if(list.begin(), list.end(), [this](const Checkpoint& at) { return states_->refs(at.slot) == 1; });
+    if (unread == list.end()) continue;
+    states_->unref(unread->slot);
+    unread->node->checkpoints.erase(unread->position);
+    list.erase(unread);
     ++version_;
     return true;
   }
@@ -111,19 +123,22 @@ bool RadixTree::evict_checkpoint() {
 // Takes the checkpoints after a position off a node; with keep_slots they stay the tree's for a while.
 void RadixTree::drop_checkpoints(Node* node, int after, bool keep_slots) {
   for (auto it = node->checkpoints.upper_bound(after); it != node->checkpoints.end();) {
+    Checkpoints& list = list_of(it->second->worth);
     if (keep_slots) {
-      loose_checkpoints_.emplace_back(it->first, it->second->slot);
+      loose_checkpoints_.splice(loose_checkpoints_.end(), list, it->second);
     } else {
       states_->unref(it->second->slot);
+      list.erase(it->second);
     }
-    checkpoints_.erase(it->second);
     it = node->checkpoints.erase(it);
   }
 }
 
 std::vector<int32_t> RadixTree::checkpoints() const {
   std::vector<int32_t> slots;
-  for (const Checkpoint& checkpoint : checkpoints_) slots.push_back(checkpoint.slot);
+  for (const Checkpoints* list : {&passed_, &kept_}) {
+    for (const Checkpoint& checkpoint : *list) slots.push_back(checkpoint.slot);
+  }
   return slots;
 }
 

@@ -16,7 +16,7 @@ using Tokens = std::vector<int32_t>;
 class StatesOfTree : public testing::TestWithParam<int> {
  protected:
   // Caches `tokens` with checkpoints after some of them.
-  void cache(const Tokens& tokens, const std::vector<int>& positions) {
+  void cache(const Tokens& tokens, const std::vector<int>& positions, CheckpointWorth worth = CheckpointWorth::kept) {
     Tokens pages, displaced;
     const RadixTree::Match match = tree_.match_and_lock("", tokens, pages);
     if (match.tail_tokens > 0) pool_.unref(match.tail_pages[0]);
@@ -24,7 +24,8 @@ class StatesOfTree : public testing::TestWithParam<int> {
     while (static_cast<int>(pages.size()) < pool_.pages_for(tokens.size())) pages.push_back(pool_.alloc());
     RadixTree::Node* const node = tree_.insert(match.node, tokens, pages, displaced);
     for (const int position : positions) {
-      tree_.add_checkpoint(node, std::span(tokens).first(position), states_.alloc(StateSlotUse::checkpoint));
+      tree_.add_checkpoint(node, std::span(tokens).first(position), states_.alloc(StateSlotUse::checkpoint),
+                           worth);
       known_.emplace_back(tokens.begin(), tokens.begin() + position);
     }
     tree_.unlock(node);
@@ -71,6 +72,34 @@ TEST_P(StatesOfTree, ThoseOfSiblingsAreFound) {
   EXPECT_EQ(tree_.match_length("", parting(first, 31, 3, 70)), 16);
   EXPECT_EQ(tree_.match_length("", parting(first, 15, 3, 70)), 0);
   expect_sound();
+}
+
+// Those that were only passed go first, then the one used longest ago. A use keeps one, and so does a sequence's end there.
+TEST_P(StatesOfTree, GiveWayByWorthAndUse) {
+  Tokens first(70);
+  std::iota(first.begin(), first.end(), 100);
+  cache(first, {70});
+  cache(first, {16, 32, 48, 64}, CheckpointWorth::passed);
+  cache(Tokens(first.begin(), first.begin() + 48), {48});
+  cache(parting(first, 40, 1, 45), {45});  // goes on from 32
+  const auto left = [&] {
+    Tokens positions;
+    for (const int position : {16, 32, 48, 64, 70}) {
+      if (tree_.match_length("", parting(first, position, 2, 80)) == position) positions.push_back(position);
+    }
+    return positions;
+  };
+  ASSERT_EQ(left(), (Tokens{16, 32, 48, 64, 70}));
+  EXPECT_TRUE(tree_.evict_checkpoint(CheckpointWorth::passed));
+  EXPECT_EQ(left(), (Tokens{32, 48, 64, 70}));
+  EXPECT_TRUE(tree_.evict_checkpoint());
+  EXPECT_EQ(left(), (Tokens{32, 48, 70}));
+  EXPECT_FALSE(tree_.evict_checkpoint(CheckpointWorth::passed));
+  for (const Tokens& still : {Tokens{32, 48}, Tokens{32}, Tokens{}}) {
+    EXPECT_TRUE(tree_.evict_checkpoint());
+    EXPECT_EQ(left(), still);
+    expect_sound();
+  }
 }
 
 TEST_P(StatesOfTree, AgreesWithBruteForce) {
