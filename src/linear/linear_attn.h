@@ -35,6 +35,11 @@ std::string_view linear_attn_phase_name(LinearAttnPhase phase);
 
 // Tokens of a chunk of extend; checkpoints elsewhere cost a shorter chunk each.
 inline constexpr int kLinearAttnChunkTokens = 64;
+// The least tokens from one checkpoint to the next of a series, and how many checkpoints of a forward kernels make room for.
+inline constexpr int kLinearAttnLeastInterval = 16;
+constexpr int64_t linear_attn_most_checkpoints(int64_t tokens, int64_t requests) {
+  return tokens / kLinearAttnLeastInterval + 8 * requests;
+}
 // Nodes that target_verify takes per request.
 inline constexpr int kLinearAttnMaxVerifyNodes = 64;
 inline constexpr int kLinearAttnMaxConvWidth = 8;
@@ -171,6 +176,7 @@ struct LinearAttnKernelCaps {
   bool gdn = false, kda = false;
   bool decode = false, extend = false, verify_chain = false, verify_tree = false;
   bool bf16_state = false;         // f32 is there always
+  bool checkpoints = false;        // extend leaves those that its batch lists; else its callers cut their calls there
   bool graph_capture = false;
   bool deterministic = false;      // a request's bits do not depend on the batch around it
 };

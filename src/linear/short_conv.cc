@@ -47,7 +47,7 @@ class ShortConvTask {
     load_state(batch_.initial_slots != nullptr ? batch_.initial_slots[request] : slot);
     if (call_.phase == LinearAttnPhase::commit) return commit(batch_.accepted[request], slot);
     load_weight();
-    for (int begin = 0; begin < tokens; begin += kRunTokens) convolve(begin, std::min(kRunTokens, tokens - begin));
+    convolve_all(request, tokens);
     if (call_.phase != LinearAttnPhase::target_verify) store_state(slot);
   }
 
@@ -118,6 +118,21 @@ class ShortConvTask {
     std::copy_n(input(tokens), taps_ * kTaskChannels, s_.inputs);
   }
 
+  // By runs, which end at checkpoints, too.
+  void convolve_all(int request, int tokens) {
+    int next = 0, last = 0;
+    if (batch_.checkpoint_indptr != nullptr) {
+      next = batch_.checkpoint_indptr[request];
+      last = batch_.checkpoint_indptr[request + 1];
+    }
+    for (int begin = 0, end = 0; begin < tokens; begin = end) {
+      end = std::min(tokens, begin + kRunTokens);
+      if (next < last) end = std::min(end, batch_.checkpoint_tokens[next]);
+      convolve(begin, end - begin);
+      if (next < last && batch_.checkpoint_tokens[next] == end) store_state(batch_.checkpoint_slots[next++]);
+    }
+  }
+
   // The state's rows become those at the end of the accepted path.
   void commit(int node, int slot) {
     float* const path = input(taps_);
@@ -149,7 +164,9 @@ class ShortConvTask {
 Status check_short_conv_call(const ShortConvCall& call) {
   const LinearAttnConv& conv = call.conv;
   if (call.batch == nullptr) return broken("batch", "is missing");
-  if (call.batch->checkpoint_indptr != nullptr) return broken("batch.checkpoint_indptr", "is given; no checkpoints are taken");
+  if (call.batch->checkpoint_indptr != nullptr && call.phase != LinearAttnPhase::extend) {
+    return broken("batch.checkpoint_indptr", "is given; extend alone leaves checkpoints");
+  }
   if (call.channels < 16 || call.channels % 16 != 0) {
     return broken("channels", fmt::format("is {}; multiples of 16 run", call.channels));
   }

@@ -12,11 +12,14 @@
 
 namespace warpweave {
 
+// As LinearAttnKernelCaps::checkpoints, on every device.
+inline constexpr bool kShortConvLeavesCheckpoints = true;
+
 struct ShortConvCall {
   // decode and extend write the state; target_verify does not; commit takes the accepted path into it. `out` is not the
   // result of a commit, which may still write it.
   LinearAttnPhase phase = LinearAttnPhase::extend;
-  const LinearAttnBatch* batch = nullptr;  // without checkpoints
+  const LinearAttnBatch* batch = nullptr;  // with checkpoints in extend alone
   int channels = 0;                        // a multiple of 16
   // x: [tokens, 3 channels]; weight, bias and state are of `channels` channels; silu is false.
   LinearAttnConv conv;

@@ -44,7 +44,11 @@ TEST(ShortConv, RefusesWhatItCannotRun) {
   EXPECT_EQ(field([](ShortConvCall& call, LinearAttnBatch&) { call.phase = LinearAttnPhase::target_verify; }),
             "batch.max_q_tokens");
   EXPECT_EQ(field([&](ShortConvCall&, LinearAttnBatch& batch) { batch.parents = some; }), "batch.parents");
-  EXPECT_EQ(field([&](ShortConvCall&, LinearAttnBatch& batch) { batch.checkpoint_indptr = some; }), "batch.checkpoint_indptr");
+  EXPECT_EQ(field([&](ShortConvCall& call, LinearAttnBatch& batch) {
+              call.phase = LinearAttnPhase::decode;
+              batch.checkpoint_indptr = some;
+            }),
+            "batch.checkpoint_indptr");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "model/recurrent.h"
 
 #include "linear/cpu/cpu_linear_attn.h"
+#include "linear/short_conv.h"
 
 namespace warpweave {
 
@@ -26,6 +27,13 @@ StateCacheShape state_cache_shape(const ModelConfig& config, int num_slots, DTyp
   shape.conv_elements = int64_t{layer.conv_channels()} * (config.linear->conv_width - 1);
   shape.recurrent_dtype = recurrent_dtype;
   return shape;
+}
+
+bool leaves_checkpoints(const ModelConfig& config, const LinearAttnNames& names, DType recurrent_dtype,
+                        std::span<const LinearAttnBackend> backends) {
+  if (config.short_conv) return kShortConvLeavesCheckpoints;
+  const auto choice = choose_linear_attn(linear_attn_shape(config).kind, names, recurrent_dtype, backends);
+  return choice.ok() && choice->extend->caps->checkpoints;
 }
 
 Result<std::unique_ptr<HostRecurrent>> HostRecurrent::create(const ModelConfig& config, const StateCacheShape& shape,

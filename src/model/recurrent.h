@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "kv/state_cache.h"
 #include "linear/dispatch.h"
@@ -14,6 +15,11 @@ namespace warpweave {
 LinearAttnShape linear_attn_shape(const ModelConfig& config);
 // Of a model with recurrent layers. Short convolutions alone have no recurrent part, and nothing of `recurrent_dtype`.
 StateCacheShape state_cache_shape(const ModelConfig& config, int num_slots, DType recurrent_dtype);
+
+// Whether the extend of those layers leaves checkpoints on its way (LinearAttnKernelCaps::checkpoints). False, too,
+// where `names` have no kernels, which LinearAttnDispatcher::create refuses.
+bool leaves_checkpoints(const ModelConfig& config, const LinearAttnNames& names, DType recurrent_dtype,
+                        std::span<const LinearAttnBackend> backends);
 
 // Used by one forward at a time.
 struct HostRecurrent {

@@ -20,6 +20,7 @@ constexpr LinearAttnKernelCaps kCaps = {.name = "cpu",
                                         .verify_chain = true,
                                         .verify_tree = true,
                                         .bf16_state = true,
+                                        .checkpoints = true,
                                         .deterministic = true};
 
 // Decayed states and products of decays reach denormal numbers, which some CPUs compute a hundred times slower.

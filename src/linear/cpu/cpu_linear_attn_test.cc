@@ -145,6 +145,15 @@ TEST(CpuLinearAttn, DecodeContinuesAsExtendDoes) {
   }
 }
 
+TEST(CpuLinearAttn, CheckpointsAreTheStatesOfCallsThatEndThere) {
+  ThreadTeam team(2);
+  const auto kernel = make_cpu_linear_attn(team);
+  for (LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    const CaseResult result = run_in_pieces(*kernel, checkpoints_case(kind));
+    EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << ": " << result.text;
+  }
+}
+
 // Alone, in a batch, on one thread or on three: the same bits.
 TEST(CpuLinearAttn, BitsDoNotDependOnTheBatch) {
   ThreadTeam one(1), three(3);

@@ -146,13 +146,14 @@ LinearParams verify_exactly(const LinearAttnCall& call, LinearDevice& device) {
 }  // namespace
 
 int64_t linear_chunk_capacity(const LinearAttnLimits& limits) {
-  return limits.max_tokens / kChunk + limits.max_tokens / 16 + 9 * int64_t{limits.max_requests} + 1;
+  return limits.max_tokens / kChunk + limits.max_requests + 1 +
+         linear_attn_most_checkpoints(limits.max_tokens, limits.max_requests);
 }
 
 const LinearAttnKernelCaps& chunked_kernel_caps(bool wgmma) {
   const auto caps_of = [](std::string_view name) {
     return LinearAttnKernelCaps{.name = name, .gdn = true, .kda = true, .decode = true, .extend = true, .verify_chain = true,
-                                .verify_tree = true, .bf16_state = true, .graph_capture = true, .deterministic = true};
+                                .verify_tree = true, .bf16_state = true, .checkpoints = true, .graph_capture = true, .deterministic = true};
   };
   static const LinearAttnKernelCaps of_tile = caps_of("tile"), of_wgmma = caps_of("wgmma");
   return wgmma ? of_wgmma : of_tile;

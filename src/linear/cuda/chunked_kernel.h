@@ -1,8 +1,8 @@
 // The CUDA kernels as a LinearAttnKernelBase: "tile" (mma.sync, sm_80 and later) and "wgmma" (Hopper; what it has no tiles for
 // runs as tile does). Calls enqueue on call.stream.
 //
-// Beyond check_linear_attn_call: states and their strides are multiples of 16 bytes. A forward has at most max_tokens / 16
-// + 8 max_requests checkpoints (linear_chunk_capacity); more stop the program.
+// Beyond check_linear_attn_call: states and their strides are multiples of 16 bytes. A forward has at most
+// linear_attn_most_checkpoints() of them; more stop the program.
 //
 // GEMMs take 16-bit elements: f16 where q is (the convolution's input, where there is one), bf16 otherwise. decode, commit
 // and, where the call says exact, extend and target_verify compute in f32, token by token.

@@ -188,7 +188,20 @@ TEST(ChunkedLinearKernel, PromptInSegments) {
   }
 }
 
-// The same of a prompt whose rows begin behind those of other requests: the bits of one call for all.
+TEST(ChunkedLinearKernel, CheckpointsAreTheStatesOfCallsThatEndThere) {
+  for (bool wgmma : {false, true}) {
+    ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::random), wgmma);
+    for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+      LinearAttnCase c = testing_linear::checkpoints_case(kind);
+      c.lengths = {200, 64, -3, 130};
+      c.activation = c.out = DType::bf16;
+      const auto result = testing_linear::run_in_pieces(kernel, c);
+      EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << wgmma << ": " << result.text;
+    }
+  }
+}
+
+// As PromptInSegments, of a prompt whose rows begin behind those of other requests: the bits of one call for all.
 TEST(ChunkedLinearKernel, PromptInSegmentsBehindOthers) {
   constexpr int kOthers = 150, kTokens = 2100;
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {

@@ -76,6 +76,29 @@ TEST_P(LinearGpu, LongPromptIsWhatDecodeGives) {
   }
 }
 
+TEST_P(LinearGpu, CheckpointsAreTheStatesOfCallsThatEndThere) {
+  GpuAdapter kernel(make_cuda_linear_kernel(GetParam()));
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    for (const bool exact : {false, true}) {
+      for (const int dim : {64, 128, 256}) {
+        LinearAttnCase c = testing_linear::checkpoints_case(kind);
+        c.shape.k_dim = c.shape.v_dim = dim;
+        c.exact = exact;
+        c.activation = c.out = exact ? DType::f32 : DType::bf16;
+        const auto result = testing_linear::run_in_pieces(kernel, c);
+        EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << dim << " " << exact << ": " << result.text;
+      }
+    }
+    LinearAttnCase alone = testing_linear::checkpoints_case(kind);  // in segments
+    alone.lengths = {kind == LinearAttnKind::gdn ? 9000 : 34000};
+    alone.shape.k_dim = alone.shape.v_dim = 128;
+    alone.activation = alone.out = DType::bf16;
+    alone.conv = false;
+    const auto result = testing_linear::run_in_pieces(kernel, alone);
+    EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " alone: " << result.text;
+  }
+}
+
 TEST_P(LinearGpu, SameBitsAgain) {
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
     EXPECT_TRUE(repeats(*make_cuda_linear_kernel(GetParam()), {kind, 4, 8, 128, 128}, 3, 700)) << linear_attn_kind_name(kind);

@@ -1,7 +1,8 @@
 // The row-wise parts of a layer: the short convolution (or a copy) that makes q, k and v, and the norm of the output.
 //
 // A block has up to 64 tokens of one request. The block with a request's first tokens is the one that reads the request's
-// convolution state, and it alone writes it, so that both may be one slot.
+// convolution state, and it alone writes it, so that both may be one slot. Checkpoints are written by the block that has
+// their last token.
 #pragma once
 
 #include "linear/cuda/gates.cuh"
@@ -59,7 +60,9 @@ class ConvChannel {
     }
     if (batch_.parents != nullptr) run_tree(rows);
     else run_chain(rows);
-    if (begins && p_.writes_conv_state) write_states(first_row(batch_, request_ + 1) - first_);
+    if (!p_.writes_conv_state) return;
+    if (batch_.checkpoint_indptr != nullptr) write_checkpoints(rows.first - first_, rows.first - first_ + rows.tokens);
+    if (begins) write_states(first_row(batch_, request_ + 1) - first_);
   }
 
  private:
@@ -158,12 +161,20 @@ class ConvChannel {
       }
       return;
     }
-    if (batch_.checkpoint_indptr != nullptr) {
-      for (int i = batch_.checkpoint_indptr[request_]; i < batch_.checkpoint_indptr[request_ + 1]; ++i) {
-        write_state(batch_.checkpoint_slots[i], batch_.checkpoint_tokens[i]);
-      }
-    }
     write_state(slot_, tokens);
+  }
+  // Those after more than `begin` tokens and at most `end`.
+  WW_DEVICE void write_checkpoints(int begin, int end) const {
+    const int last = batch_.checkpoint_indptr[request_ + 1];
+    int next = batch_.checkpoint_indptr[request_];
+    for (int high = last; next < high;) {
+      const int middle = (next + high) / 2;
+      if (batch_.checkpoint_tokens[middle] <= begin) next = middle + 1;
+      else high = middle;
+    }
+    for (; next < last && batch_.checkpoint_tokens[next] <= end; ++next) {
+      write_state(batch_.checkpoint_slots[next], batch_.checkpoint_tokens[next]);
+    }
   }
 
   const RowsParams& p_;

@@ -51,6 +51,9 @@ struct LinearAttnCase {
 // Every case; names are unique.
 std::vector<LinearAttnCase> linear_attn_cases();
 
+// Prompts with checkpoints at and off the edges of chunks, for run_in_pieces().
+LinearAttnCase checkpoints_case(LinearAttnKind kind);
+
 // The tensors of a case. What no kernel may read is NaN, what none may write holds a pattern.
 class LinearAttnProblem {
  public:

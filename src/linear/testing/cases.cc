@@ -117,4 +117,11 @@ std::vector<LinearAttnCase> linear_attn_cases() {
   return cases;
 }
 
+LinearAttnCase checkpoints_case(LinearAttnKind kind) {
+  LinearAttnCase c{.name = "checkpoints", .shape = {kind, 1, 2, 64, 64}, .lengths = {700, 300, 64, -3, 200}};
+  c.start = Start::elsewhere;
+  c.conv = c.gates = c.norm = c.checkpoints = true;
+  return c;
+}
+
 }  // namespace warpweave::testing_linear

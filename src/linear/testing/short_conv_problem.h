@@ -20,6 +20,7 @@ struct ShortConvCase {
   bool bias = false;
   bool tree = false;             // parents by dice
   bool fresh = false;            // the first request begins from nothing
+  std::vector<std::vector<int>> checkpoints = {};  // of each request, after so many tokens
 };
 
 inline std::vector<ShortConvCase> short_conv_cases() {
@@ -27,6 +28,8 @@ inline std::vector<ShortConvCase> short_conv_cases() {
   return {{.name = "prompts", .lengths = {1, 2, 3, 64, 65, 0, 130}},
           {.name = "wide, with a bias", .channels = 304, .width = 8, .lengths = {5, 9, 70}, .bias = true},
           {.name = "a new request", .width = 4, .lengths = {7, 2}, .fresh = true},
+          {.name = "checkpoints", .width = 4, .lengths = {200, 3, -1, 70}, .fresh = true,
+           .checkpoints = {{1, 64, 65, 66, 128, 190, 200}, {2}, {}, {63, 70}}},
           {.name = "decode", .phase = decode, .channels = 272, .lengths = {1, 1, -1, 1}},
           {.name = "shortest", .phase = decode, .width = 2, .lengths = {1, 1}, .fresh = true},
           {.name = "a chain of drafts", .phase = target_verify, .lengths = {4, 1, 64}},
@@ -49,10 +52,18 @@ class ShortConvProblem {
       tokens += rows;
     }
     indptr_.push_back(tokens);
+    checkpoint_indptr_.push_back(0);
+    for (const std::vector<int>& of_request : case_.checkpoints) {
+      for (const int after : of_request) {
+        checkpoint_tokens_.push_back(after);
+        checkpoint_slots_.push_back(kSlots + static_cast<int>(checkpoint_slots_.size()));
+      }
+      checkpoint_indptr_.push_back(static_cast<int32_t>(checkpoint_slots_.size()));
+    }
     rows_ = values(int64_t{tokens} * 3 * case_.channels);
     weight_ = values(int64_t{case_.channels} * case_.width);
     bias_ = values(case_.channels);
-    state_ = values(kSlots * slot());
+    state_ = values((kSlots + static_cast<int64_t>(checkpoint_slots_.size())) * slot());
     before_ = state_;
     out_.assign(int64_t{tokens} * case_.channels, 1e9f);
   }
@@ -60,11 +71,16 @@ class ShortConvProblem {
   ShortConvCall call() {
     batch_.num_requests = static_cast<int>(case_.lengths.size());
     batch_.num_tokens = indptr_.back();
-    batch_.max_q_tokens = 130;
+    batch_.max_q_tokens = 200;
     if (drafts()) batch_.max_q_tokens = kLinearAttnMaxVerifyNodes;
     if (case_.phase != LinearAttnPhase::decode) batch_.q_indptr = indptr_.data();
     batch_.slots = slots_.data();
     batch_.initial_slots = initial_.data();
+    if (!case_.checkpoints.empty()) {
+      batch_.checkpoint_indptr = checkpoint_indptr_.data();
+      batch_.checkpoint_tokens = checkpoint_tokens_.data();
+      batch_.checkpoint_slots = checkpoint_slots_.data();
+    }
     if (case_.tree) batch_.parents = parents_.data();
     if (case_.phase == LinearAttnPhase::commit) batch_.accepted = accepted_.data();
     ShortConvCall call{.phase = case_.phase, .batch = &batch_, .channels = case_.channels, .conv = {}, .out = out_.data()};
@@ -124,17 +140,26 @@ class ShortConvProblem {
     }
     if (slots_[request] < 0 || case_.phase == LinearAttnPhase::target_verify) return worst;
     const int last = case_.phase == LinearAttnPhase::commit ? accepted_[request] : tokens - 1;
-    for (int back = 0; back < case_.width - 1; ++back) {
-      const int64_t at = slots_[request] * slot() + int64_t{channel} * (case_.width - 1) + case_.width - 2 - back;
-      state[at] = static_cast<float>(last >= 0 ? input(request, last, back, channel) : input(request, -1, back, channel));
+    leave(request, slots_[request], last, channel, state);
+    for (int i = 0; !case_.checkpoints.empty() && i < static_cast<int>(case_.checkpoints[request].size()); ++i) {
+      const int at = checkpoint_indptr_[request] + i;
+      leave(request, checkpoint_slots_[at], checkpoint_tokens_[at] - 1, channel, state);
     }
     return worst;
+  }
+  // What a slot holds after node `last`.
+  void leave(int request, int to, int last, int channel, std::vector<float>& state) const {
+    for (int back = 0; back < case_.width - 1; ++back) {
+      const int64_t at = to * slot() + int64_t{channel} * (case_.width - 1) + case_.width - 2 - back;
+      state[at] = static_cast<float>(last >= 0 ? input(request, last, back, channel) : input(request, -1, back, channel));
+    }
   }
 
   ShortConvCase case_;
   std::mt19937 dice_;
   LinearAttnBatch batch_;
   std::vector<int32_t> indptr_, slots_, initial_, accepted_, parents_;
+  std::vector<int32_t> checkpoint_indptr_, checkpoint_tokens_, checkpoint_slots_;
   std::vector<float> rows_, weight_, bias_, state_, before_, out_;
 };
 

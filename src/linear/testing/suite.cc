@@ -101,7 +101,13 @@ class GuardedWorkspace {
   std::byte* memory_ = nullptr;
 };
 
-// A call for one request of another call's.
+// Some tokens of a request, and where its state comes from and goes to.
+struct Piece {
+  int begin = 0, end = 0;
+  int32_t from = -1, to = -1;
+};
+
+// A call for one request of another call's, or for a piece of it.
 struct RequestCall {
   LinearAttnCall call;
   LinearAttnBatch batch;
@@ -109,6 +115,7 @@ struct RequestCall {
   LinearAttnGates gates;
   LinearAttnNorm norm;
   int32_t indptr[2] = {};
+  Piece piece;
 
   RequestCall(const LinearAttnCall& all, int request) : call(all), batch(*all.batch) {
     const LinearAttnBatch& from = *all.batch;
@@ -122,15 +129,27 @@ struct RequestCall {
     from_request(batch.accepted);
     if (batch.parents != nullptr) batch.parents += first;
     call.batch = &batch;
-    skip(call.q, first), skip(call.k, first), skip(call.v, first), skip(call.g, first), skip(call.beta, first);
-    call.out = static_cast<std::byte*>(call.out) + first * call.out_token_stride * (call.out_dtype == DType::f32 ? 4 : 2);
-    if (all.conv != nullptr) call.conv = &(conv = *all.conv), skip(conv.x, first), skip(conv.v_weight, first);
-    if (all.gates != nullptr) call.gates = &(gates = *all.gates), skip(gates.a, first), skip(gates.b, first);
-    if (all.norm != nullptr) call.norm = &(norm = *all.norm), skip(norm.z, first);
+    if (all.conv != nullptr) call.conv = &(conv = *all.conv);
+    if (all.gates != nullptr) call.gates = &(gates = *all.gates);
+    if (all.norm != nullptr) call.norm = &(norm = *all.norm);
+    skip_tokens(first);
+  }
+  RequestCall(const LinearAttnCall& all, int request, const Piece& of) : RequestCall(all, request) {
+    piece = of;
+    indptr[1] = piece.end - piece.begin;
+    batch.num_tokens = batch.max_q_tokens = piece.end - piece.begin;
+    batch.initial_slots = &piece.from, batch.slots = &piece.to;
+    batch.checkpoint_indptr = nullptr;
+    skip_tokens(piece.begin);
   }
   RequestCall(const RequestCall&) = delete;
 
  private:
+  void skip_tokens(int64_t count) {
+    for (LinearAttnRows* rows : {&call.q, &call.k, &call.v, &call.g, &call.beta}) skip(*rows, count);
+    call.out = static_cast<std::byte*>(call.out) + count * call.out_token_stride * (call.out_dtype == DType::f32 ? 4 : 2);
+    for (LinearAttnRows* rows : {&conv.x, &conv.v_weight, &gates.a, &gates.b, &norm.z}) skip(*rows, count);
+  }
   static void skip(LinearAttnRows& rows, int64_t tokens) {
     if (rows.data == nullptr) return;
     rows.data = static_cast<const std::byte*>(rows.data) + tokens * rows.token_stride * (rows.dtype == DType::f32 ? 4 : 2);
@@ -178,6 +197,32 @@ CaseResult run_alone(LinearAttnKernelBase& kernel, const LinearAttnCase& c) {
   CaseResult result;
   const std::string differs = together.difference(apart);
   if (!differs.empty()) result.text = fmt::format("{}: {} has other bits alone than in its batch", linear_attn_phase_name(c.phase), differs);
+  return result;
+}
+
+CaseResult run_in_pieces(LinearAttnKernelBase& kernel, const LinearAttnCase& c) {
+  LinearAttnProblem at_once(c), cut(c);
+  LinearAttnCall all = at_once.call();
+  const GuardedWorkspace workspace(kernel, all);
+  kernel.extend(all);
+  const LinearAttnBatch& batch = *all.batch;
+  for (int r = 0; r < batch.num_requests; ++r) {
+    Piece piece{.from = batch.initial_slots != nullptr ? batch.initial_slots[r] : batch.slots[r]};
+    const auto run_to = [&](int end, int32_t slot) {
+      piece.end = end, piece.to = slot;
+      RequestCall one(cut.call(), r, piece);
+      const GuardedWorkspace own(kernel, one.call);
+      kernel.extend(one.call);
+      piece.begin = end, piece.from = slot;
+    };
+    for (int i = batch.checkpoint_indptr[r]; i < batch.checkpoint_indptr[r + 1] && batch.slots[r] >= 0; ++i) {
+      run_to(batch.checkpoint_tokens[i], batch.checkpoint_slots[i]);
+    }
+    run_to(batch.q_indptr[r + 1] - batch.q_indptr[r], batch.slots[r]);
+  }
+  CaseResult result;
+  const std::string differs = at_once.difference(cut);
+  if (!differs.empty()) result.text = fmt::format("{} has other bits than of calls that end at checkpoints", differs);
   return result;
 }
 

@@ -29,6 +29,10 @@ bool runs_case(const LinearAttnKernelCaps& caps, const LinearAttnCase& c);
 // verify.)
 CaseResult run_alone(LinearAttnKernelBase& kernel, const LinearAttnCase& c);
 
+// Each request of an extend in calls that end at its checkpoints, each from the slot that the one before left: the bits of
+// one call that leaves them on its way. For states in f32, which a call's end rounds no more than a checkpoint.
+CaseResult run_in_pieces(LinearAttnKernelBase& kernel, const LinearAttnCase& c);
+
 CaseResult run_case(LinearAttnKernelBase& kernel, const LinearAttnCase& c, const SuiteOptions& options = {});
 
 }  // namespace warpweave::testing_linear

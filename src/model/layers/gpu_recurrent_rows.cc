@@ -36,6 +36,10 @@ void GpuRecurrentRows::add_part(const ForwardBatch& batch, int first, int end, L
   part.batch.q_indptr = batch.mode == ForwardMode::decode ? nullptr : batch.device.q_indptr + first;
   part.batch.slots = batch.device.state_slots + first;
   part.batch.initial_slots = batch.device.initial_state_slots + first;
+  if (phase != LinearAttnPhase::extend || batch.device.checkpoint_indptr == nullptr) return;
+  part.batch.checkpoint_indptr = batch.device.checkpoint_indptr + first;
+  part.batch.checkpoint_tokens = batch.device.checkpoint_tokens;
+  part.batch.checkpoint_slots = batch.device.checkpoint_slots;
 }
 
 // A step that computes prompts beside others' tokens runs each in kernels of its own.

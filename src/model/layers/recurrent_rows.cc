@@ -20,6 +20,11 @@ void RecurrentRows::start(const ForwardBatch& batch, int64_t row_width, int laye
   batch_.q_indptr = steps ? nullptr : batch.q_indptr.data();
   batch_.slots = batch.state_slots.data();
   batch_.initial_slots = initial_slots_.data();
+  if (phase_ == LinearAttnPhase::extend && !batch.state_checkpoints.slots.empty()) {
+    batch_.checkpoint_indptr = batch.state_checkpoints.indptr.data();
+    batch_.checkpoint_tokens = batch.state_checkpoints.tokens.data();
+    batch_.checkpoint_slots = batch.state_checkpoints.slots.data();
+  }
   if (keeps_rows_ && !batch.tree_parents.empty()) batch_.parents = batch.tree_parents.data();
   layer_rows_ = batch.num_tokens * row_width;
   const auto values = static_cast<size_t>(layer_rows_ * (keeps_rows_ ? layers : 1));
