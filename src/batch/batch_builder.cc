@@ -13,6 +13,9 @@ void BatchBuilder::clear(const Step& step) {
   kv_lens_.clear();
   logits_rows_.clear();
   state_slots_.clear();
+  checkpoint_indptr_.assign(1, 0);
+  checkpoint_tokens_.clear();
+  checkpoint_slots_.clear();
   adapters_.clear();
   futures_.clear();
   q_indptr_.assign(1, 0);
@@ -27,6 +30,7 @@ const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Propos
   for (int i = 0; i < static_cast<int>(step.rows.size()); ++i) {
     const StepRow& row = step.rows[i];
     if (row.state_slot != kNoStateSlot) state_slots_.push_back(row.state_slot);
+    append_checkpoints(row, step);
     adapters_.push_back(row.adapter);
     any_adapter |= row.adapter != nullptr;
     const Proposal& proposal = proposal_of(proposals, i);
@@ -60,6 +64,10 @@ const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Propos
   batch_.kv_lens = kv_lens_;
   batch_.logits_rows = logits_rows_;
   batch_.state_slots = state_slots_;
+  if (!checkpoint_slots_.empty()) {
+    assert(!any_proposal);  // of a row that is verified, what becomes of the state is not known yet
+    batch_.state_checkpoints = {checkpoint_indptr_, checkpoint_tokens_, checkpoint_slots_};
+  }
   if (any_adapter) batch_.adapters = adapters_;
   batch_.page_table = groups_[0].page_table;
   batch_.page_table_stride = page_table_stride_;
@@ -109,6 +117,14 @@ void BatchBuilder::append_slots(const StepRow& row, int num_tokens) {
       }
     }
   }
+}
+
+void BatchBuilder::append_checkpoints(const StepRow& row, const Step& step) {
+  for (int i = row.first_checkpoint; i < row.first_checkpoint + row.num_checkpoints; ++i) {
+    checkpoint_tokens_.push_back(step.state_checkpoints[i].num_tokens);
+    checkpoint_slots_.push_back(step.state_checkpoints[i].slot);
+  }
+  checkpoint_indptr_.push_back(static_cast<int32_t>(checkpoint_slots_.size()));
 }
 
 void BatchBuilder::mark_second_texts(std::span<const int> begins) {

@@ -94,6 +94,7 @@ class BatchBuilder {
   void clear(const Step& step);
   void append_tokens(const StepRow& row, const Proposal& proposal);
   void append_slots(const StepRow& row, int num_tokens);
+  void append_checkpoints(const StepRow& row, const Step& step);
   void build_tree(std::span<const Proposal> proposals);
 
   const BatchCache cache_;
@@ -106,6 +107,7 @@ class BatchBuilder {
   std::vector<uint32_t> tree_mask_;
   std::vector<int32_t> tree_parents_;
   std::vector<int32_t> state_slots_;
+  std::vector<int32_t> checkpoint_indptr_, checkpoint_tokens_, checkpoint_slots_;
   std::vector<const LoraAdapter*> adapters_;
   std::vector<uint8_t> token_types_;
   std::vector<int32_t> rope_positions_;

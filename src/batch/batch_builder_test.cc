@@ -129,6 +129,27 @@ TEST(BatchBuilder, LaysProposalsOutAsRowsThatSeeTheirAncestors) {
 }
 
 // A prompt of two rows at places of its own, of which the second is computed here, and one request without any.
+TEST(BatchBuilder, ListsTheCheckpointsOfEachRequest) {
+  const Ints prompt = {10, 11, 12}, pages = {0};
+  Step step;
+  for (int r = 0; r < 3; ++r) {
+    step.rows.push_back(make_row(1 + r, 0, prompt, pages));
+    step.rows[r].prefill = true;
+    step.rows[r].state_slot = r;
+  }
+  step.num_tokens = 9;
+  BatchBuilder builder({.page_size = 4});
+  EXPECT_TRUE(builder.build(step).state_checkpoints.indptr.empty());
+  step.state_checkpoints = {{1, 7}, {2, 5}, {2, 9}};
+  step.rows[0].num_checkpoints = 2;
+  step.rows[1].first_checkpoint = step.rows[2].first_checkpoint = 2;
+  step.rows[2].num_checkpoints = 1;
+  const StateCheckpointArrays& checkpoints = builder.build(step).state_checkpoints;
+  EXPECT_EQ(to_vector(checkpoints.indptr), (Ints{0, 2, 2, 3}));
+  EXPECT_EQ(to_vector(checkpoints.tokens), (Ints{1, 2, 2}));
+  EXPECT_EQ(to_vector(checkpoints.slots), (Ints{7, 5, 9}));
+}
+
 TEST(BatchBuilder, PlacesRowsInTimeHeightAndWidth) {
   const Ints tokens = {1, 2, 3}, token = {1}, pages = {0, 1};
   Step step;

@@ -32,6 +32,15 @@ struct LoraTileArray {
   const int32_t* places = nullptr;         // of each row in the tiles, or -1
 };
 
+// Copies of recurrent states that a forward leaves on its way through prompts: request r's are entries
+// [indptr[r], indptr[r + 1]), ascending by tokens; each says after how many of its rows, fewer than all, and in which
+// slot.
+struct StateCheckpointArrays {
+  std::span<const int32_t> indptr;  // [num_reqs + 1]; all three are empty where there are none
+  std::span<const int32_t> tokens;
+  std::span<const int32_t> slots;
+};
+
 // The arrays of the same names in the memory of the GPU that runs the forward, and its stream
 // (a CUstream); all null on the CPU. Work that a graph replays reads only these.
 struct DeviceBatchArrays {
@@ -48,6 +57,10 @@ struct DeviceBatchArrays {
   // from: the same, or -1 where they begin at position 0.
   const int32_t* state_slots = nullptr;
   const int32_t* initial_state_slots = nullptr;
+  // Of state_checkpoints; null where there are none.
+  const int32_t* checkpoint_indptr = nullptr;
+  const int32_t* checkpoint_tokens = nullptr;
+  const int32_t* checkpoint_slots = nullptr;
   // Of the rows with adapters: of all rows, and of logits_rows counted by their place there.
   LoraTileArray lora_tiles;
   LoraTileArray logits_lora_tiles;
@@ -84,6 +97,7 @@ struct ForwardBatch {
   // [num_reqs] where recurrent layers keep a request's state after the tokens before its rows; undefined for a request
   // whose rows begin at position 0, which has read nothing. Empty: the model has no such layers.
   std::span<const int32_t> state_slots;
+  StateCheckpointArrays state_checkpoints;  // of extend and mixed batches
   // [num_reqs] the adapter of each request's rows, null: none (ops/lora.h). Empty: no request has one.
   std::span<const LoraAdapter* const> adapters;
   std::span<const int32_t> logits_rows;    // token rows whose logits are wanted, ascending

@@ -22,6 +22,7 @@
 #include "engine/start_device.h"
 #include "engine/state_slots.h"
 #include "engine/widest_step.h"
+#include "linear/cpu/cpu_linear_attn.h"
 #include "lora/blank_adapter.h"
 #include "model/build_decoder.h"
 #include "model/kv_scales.h"
@@ -147,10 +148,13 @@ LinearAttnNames linear_attn_names(const ServePlan& plan) {
   return names;
 }
 
-Result<StateCacheShape> size_states(const DeviceSetup& setup, double pool_bytes) {
+Result<StateCacheShape> size_states(const DeviceSetup& setup, double pool_bytes,
+                                    std::span<const LinearAttnBackend> backends) {
   const ServerArgs& args = setup.options.args;
   const ModelConfig& config = setup.bundle.config;
   WW_RETURN_IF_ERROR(size_state_slots(args, config, pool_bytes, setup.scheduler));
+  setup.scheduler.state_checkpoints_within_rows =
+      leaves_checkpoints(config, linear_attn_names(setup.plan), state_dtype(args), backends);
   WW_RETURN_IF_ERROR(Scheduler::validate(setup.scheduler));
   const StateCacheShape shape = state_cache_shape(config, setup.scheduler.state_slots, state_dtype(args));
   LOG_INFO("state pool: {} slots of {} bytes, {} of them for running requests, {} for checkpoints", shape.num_slots,
@@ -232,7 +236,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   double pool_bytes = static_cast<double>(available_memory_bytes()) * share -
                       (args.mem_fraction_static ? static_cast<double>(out.weight_bytes) : 0.0);
   if (config.has_recurrent_layers()) {
-    WW_ASSIGN_OR_RETURN(const StateCacheShape shape, size_states(setup, pool_bytes));
+    WW_ASSIGN_OR_RETURN(const auto shape, size_states(setup, pool_bytes, cpu_linear_attn_backends(*parts.team)));
     WW_ASSIGN_OR_RETURN(parts.recurrent,
                         HostRecurrent::create(config, shape, linear_attn_names(setup.plan), *parts.team));
     for (const std::string& reason : parts.recurrent->kernels.reasons()) LOG_DEBUG("{}", reason);

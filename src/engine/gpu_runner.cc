@@ -106,6 +106,10 @@ Status GpuRunner::reserve() {
   largest.proposals = options_.max_proposals > 0;
   largest.max_adapters = options_.max_adapters;
   largest.placed = takes_places();
+  if (parts_.states != nullptr) {
+    largest.checkpoints =
+        static_cast<int>(linear_attn_most_checkpoints(options_.max_tokens, options_.max_requests));
+  }
   WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(largest.size_bytes(), "a step's arrays"));
   WW_ASSIGN_OR_RETURN(page_table_, DeviceBuffer::allocate(groups * requests * options_.max_pages_per_request *
                                                          sizeof(int32_t), "page tables"));
@@ -256,6 +260,7 @@ StepShape GpuRunner::shape_of_step(const DeviceStep& step) const {
   if (!built.adapters.empty()) shape.max_adapters = options_.max_adapters;
   shape.placed = !built.rope_positions.empty();
   shape.proposals = !step.proposals.empty();
+  shape.checkpoints = static_cast<int>(built.state_checkpoints.slots.size());
   if (shape.proposals) shape.samples = shape.logits_rows;
   return shape;
 }

@@ -121,6 +121,15 @@ void GpuRunner::fill_states(const ForwardBatch& built, const StepShape& shape, s
   for (int r = 0; r < built.num_reqs; ++r) {
     if (built.q_len(r) > 0 && built.positions[built.q_indptr[r]] == 0) initial[r] = kNoStateSlot;
   }
+  if (shape.checkpoints == 0) return;
+  const StateCheckpointArrays& from = built.state_checkpoints;
+  const auto indptr = array_at<int32_t>(block, shape.checkpoint_indptr(), shape.requests + 1);
+  std::copy(from.indptr.begin(), from.indptr.end(), indptr.begin());
+  std::fill(indptr.begin() + from.indptr.size(), indptr.end(), from.indptr.back());
+  std::copy(from.tokens.begin(), from.tokens.end(),
+            array_at<int32_t>(block, shape.checkpoint_tokens(), shape.checkpoints).begin());
+  std::copy(from.slots.begin(), from.slots.end(),
+            array_at<int32_t>(block, shape.checkpoint_slots(), shape.checkpoints).begin());
 }
 
 // Which rows have which adapter, of all rows and of those whose logits are wanted.
@@ -210,6 +219,11 @@ void GpuRunner::describe(const DeviceStep* step, const StepShape& shape, Forward
   if (shape.states) {
     batch.device.state_slots = device_array<int32_t>(arrays_, shape.state_slots());
     batch.device.initial_state_slots = device_array<int32_t>(arrays_, shape.initial_state_slots());
+  }
+  if (shape.checkpoints > 0) {
+    batch.device.checkpoint_indptr = device_array<int32_t>(arrays_, shape.checkpoint_indptr());
+    batch.device.checkpoint_tokens = device_array<int32_t>(arrays_, shape.checkpoint_tokens());
+    batch.device.checkpoint_slots = device_array<int32_t>(arrays_, shape.checkpoint_slots());
   }
   batch.device.page_table = groups_[0].device_page_table;
   if (shape.groups > 1) batch.groups = groups_;

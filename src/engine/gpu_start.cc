@@ -18,6 +18,7 @@
 #include "engine/speculation.h"
 #include "engine/start_device.h"
 #include "engine/state_slots.h"
+#include "linear/cuda/cuda_device.h"
 #include "model/gpu_weights.h"
 #include "model/kv_scales.h"
 
@@ -118,7 +119,7 @@ Status reserve_caches(const DeviceSetup& setup, const KvHeadScales& kv_scales, G
   const std::optional<DraftPlan>& draft = setup.plan.draft;
   WW_ASSIGN_OR_RETURN(double bytes, pool_bytes(args));
   if (setup.bundle.config.has_recurrent_layers()) {
-    WW_ASSIGN_OR_RETURN(const StateCacheShape shape, size_states(setup, bytes));
+    WW_ASSIGN_OR_RETURN(const StateCacheShape shape, size_states(setup, bytes, linear::cuda_linear_attn_backends()));
     WW_ASSIGN_OR_RETURN(GpuStateCache states, GpuStateCache::create(shape));
     bytes -= static_cast<double>(states.size_bytes());
     parts.states = std::make_unique<GpuStateCache>(std::move(states));

@@ -120,6 +120,25 @@ TEST_P(HybridServing, SharedBeginningsAreFound) {
   EXPECT_GT(*stats.cached_kv_tokens_total, stats.cached_tokens_total);
 }
 
+// A step that computes a whole prompt leaves checkpoints on its way, from which others go on that begin alike.
+TEST_P(HybridServing, WholePromptsLeaveCheckpointsOnTheirWay) {
+  ServerArgs whole = args();
+  whole.chunked_prefill_size = kContext;
+  auto served = serve(whole);
+  auto plain = serve(args_without_cache());
+  std::vector<Ids> prompts;
+  for (int i = 0; i < 4; ++i) prompts.push_back(some_ids(100 - i, i));
+  EXPECT_EQ(ask(served, prompts, 8), ask(plain, prompts, 8));
+  for (int i = 0; i < 4; ++i) {
+    const int shared = 20 + 19 * i;
+    const Ids parting = joined(Ids(prompts[i].begin(), prompts[i].begin() + shared), some_ids(15, 70 + i));
+    const auto answer = ask(served, {parting}, 8);
+    EXPECT_EQ(answer, ask(plain, {parting}, 8)) << i;
+    EXPECT_GE(answer[0].cached_tokens, shared / kInterval * kInterval) << i;
+  }
+  EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
+}
+
 TEST_P(HybridServing, SaysTheSameWhenPagesAndSlotsAreTooFewForAll) {
   std::vector<Ids> prompts;
   for (int i = 0; i < 8; ++i) prompts.push_back(some_ids(30 + 5 * i, i));
@@ -338,6 +357,9 @@ TEST_F(HybridServingFlags, WhatDoesNotFitIsRefusedByName) {
   other.mamba_track_interval = 64;
   other.model_path = "tests/golden/families/llama";
   EXPECT_EQ(refused(other), "--mamba-track-interval");
+  ServerArgs dense;
+  dense.mamba_track_interval = kLinearAttnLeastInterval - 1;
+  EXPECT_EQ(refused(dense), "--mamba-track-interval");
   ServerArgs convolutions;
   convolutions.model_path = kConvolutions;
   convolutions.mamba_ssm_dtype = "bfloat16";
@@ -374,7 +396,7 @@ TEST(StateSlots, RunningRequestsAreLoweredToTheMemory) {
   EXPECT_EQ(scheduler.state_slots, 10);
   EXPECT_EQ(scheduler.max_running_requests, 5);
   EXPECT_EQ(scheduler.state_request_slots, 5);
-  EXPECT_EQ(scheduler.state_interval, 2048);
+  EXPECT_EQ(scheduler.state_interval, 256);
   EXPECT_TRUE(Scheduler::validate([&] {
     scheduler.num_pages = 1;
     return scheduler;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "attention/select.h"
@@ -58,8 +59,10 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu);
 KvCacheShape kv_cache_shape(const DeviceSetup& setup);  // num_pages from the scheduler's
 
 // Of recurrent layers: the kernels that selection named, and as many states as `pool_bytes` for them and the KV pool
-// allow, which the scheduler's configuration then says, too.
+// allow. The scheduler's configuration then says how many, and whether those kernels, of the device's `backends`, leave
+// checkpoints on their way.
 LinearAttnNames linear_attn_names(const ServePlan& plan);
-Result<StateCacheShape> size_states(const DeviceSetup& setup, double pool_bytes);
+Result<StateCacheShape> size_states(const DeviceSetup& setup, double pool_bytes,
+                                    std::span<const LinearAttnBackend> backends);
 
 }  // namespace warpweave

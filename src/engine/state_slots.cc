@@ -4,16 +4,16 @@
 
 #include <algorithm>
 
+#include "linear/linear_attn.h"
+
 namespace warpweave {
 namespace {
 
 constexpr double kDefaultMemoryRatio = 0.9;
-// Rows of prompts end at checkpoints, and every step reads all weights: a prompt of 8320 tokens, 16 of
-// Qwen3-Next-80B's layers on an H100, took 631 ms by 256 tokens.
-constexpr int kDefaultTrackInterval = 2048;
+constexpr int kDefaultTrackInterval = 256;
 constexpr int kMostSlots = 1 << 24;
 // Prompts end closer to one another than checkpoints within them; denser ones than this would be of no use.
-constexpr int kTokensPerCheckpoint = 16;
+constexpr int kTokensPerCheckpoint = kLinearAttnLeastInterval;
 
 int64_t useful_slots(const ServerArgs& args, const SchedulerConfig& scheduler) {
   const int64_t requests = scheduler.max_running_requests;
@@ -31,6 +31,12 @@ Status check_state_flags(const ServerArgs& args, const ModelConfig& config) {
                     "convolution alone, which are float32; leave it out",
                     config.architecture),
         "--mamba-ssm-dtype");
+  }
+  if (args.mamba_track_interval && *args.mamba_track_interval < kLinearAttnLeastInterval) {
+    return Status::invalid_argument(
+        fmt::format("--mamba-track-interval is {}; it must be at least {}, and multiples of {} cost least",
+                    *args.mamba_track_interval, kLinearAttnLeastInterval, kLinearAttnChunkTokens),
+        "--mamba-track-interval");
   }
   if (config.has_recurrent_layers()) return {};
   struct Given { const char* flag; bool given; };

@@ -20,6 +20,7 @@ struct StepShape {
   int groups = 1;  // of the cache
   int mask_words = 0;  // of a token's row of the tree mask
   bool states = false;  // requests have slots of recurrent states
+  int checkpoints = 0;  // of those states, that the step leaves on its way
   int max_adapters = 0;  // of the rows; 0: no row has one
   bool placed = false;  // rows stand at three positions (ForwardBatch::rope_positions)
   bool proposals = false;  // every token's row is sampled: of a step that verifies proposals
@@ -36,7 +37,10 @@ struct StepShape {
   size_t kv_lens() const { return after(q_indptr(), requests + 1); }
   size_t state_slots() const { return after(kv_lens(), requests); }
   size_t initial_state_slots() const { return after(state_slots(), states ? requests : 0); }
-  size_t tree_mask() const { return after(initial_state_slots(), states ? requests : 0); }
+  size_t checkpoint_indptr() const { return after(initial_state_slots(), states ? requests : 0); }
+  size_t checkpoint_tokens() const { return after(checkpoint_indptr(), checkpoints > 0 ? requests + 1 : 0); }
+  size_t checkpoint_slots() const { return after(checkpoint_tokens(), checkpoints); }
+  size_t tree_mask() const { return after(checkpoint_slots(), checkpoints); }
   bool has_parents() const { return states && mask_words > 0; }
   size_t tree_parents() const { return after(tree_mask(), tokens * mask_words); }
   size_t wanted_rows() const { return after(tree_parents(), has_parents() ? tokens : 0); }

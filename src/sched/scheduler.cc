@@ -157,6 +157,7 @@ const Step& Scheduler::schedule() {
   step.number = totals_.steps_total + 1;
   step.copies.clear();
   step.state_loads.clear();
+  step.state_checkpoints.clear();
   step.state_saves.clear();
   step.rows.clear();
   step.num_tokens = 0;
@@ -320,7 +321,9 @@ void Scheduler::fill_row(Request& request, int num_tokens, bool prefill, Step& s
   request.last_step = step.number;
   ++request.uncommitted_steps;
   step.num_tokens += num_tokens;
-  if (states_) save_state(request, step.rows.back(), step);
+  if (!states_ || config_.disable_radix_cache) return;
+  save_state(request, row, step);
+  if (prefill && config_.state_checkpoints_within_rows) save_states_within(request, row, step);
 }
 
 void Scheduler::apply_row(const StepRow& row, int row_index, std::span<const int32_t> tokens) {

@@ -36,9 +36,12 @@
 // then a request must find its pages in both parts, and waits or is retracted when either is full.
 //
 // States (kv/state_pool.h): with state_slots a request has a slot with the state of its recurrent layers. It begins at
-// zero, or as a copy of the checkpoint at which its cached prefix ends. Checkpoints are copied off at ends of prompts,
-// where cached prefixes part, and every state_interval tokens; prefill rows end there. A decode row with room for
-// proposals may pass such a place, so the state before it is copied where one was passed since the last checkpoint.
+// zero, or as a copy of the checkpoint at which its cached prefix ends. Checkpoints are taken at ends of prompts, where
+// cached prefixes part, and every state_interval tokens: a prefill row lists those that its kernels leave on their way,
+// and one at its end is copied off behind the step. A decode row with room for proposals may pass such a place, so the
+// state before it is copied where one was passed since the last checkpoint. Slots are taken with the step, and the
+// cache knows a checkpoint when the step is committed. Where slots are short, those that prompts only passed give way
+// first, then for ends of prompts and for where prefixes part the one used longest ago, then its own earliest.
 //
 // Proposals (batch/proposal.h): with max_proposals a decode row has room for tokens that are proposed to follow its
 // own; the step computes all of them, and commit() takes as many tokens as were found right, and one more. How many
@@ -122,6 +125,7 @@ struct SchedulerConfig {
   int state_slots = 0;             // of requests, max_running_requests or more, and of checkpoints; 0: no states
   int state_request_slots = 0;     // how many of them checkpoints may not take
   int state_interval = 256;        // tokens from checkpoint to checkpoint
+  bool state_checkpoints_within_rows = true;  // false: kernels leave none on their way, so prefill rows end at them
   std::vector<int32_t> eos_token_ids;
   int max_adapters = 8;            // different adapters of running requests, at most
 };
@@ -158,6 +162,8 @@ struct StepRow {
   int num_tokens = 0;
   int num_logits = 0;              // logits, or the rows they are made of, are wanted of the last num_logits tokens
   int32_t state_slot = kNoStateSlot;  // holds the state after the `start` tokens before; at 0 it is undefined
+  int first_checkpoint = 0;        // among the step's state_checkpoints: those that this row leaves
+  int num_checkpoints = 0;
   int sample_slot = -1;            // its place in commit()'s `sampled`, or -1: samples nothing
   int future_slot = -1;            // >= 0: its one token is sampled[future_slot] of the step before
   int max_proposals = 0;           // so many more tokens may follow its one; `pages` cover them, too
@@ -181,11 +187,18 @@ struct PageCopy {
   int num_tokens = 0;
 };
 
+// A copy of the state after the first num_tokens tokens of a row, into a slot.
+struct StateCheckpoint {
+  int num_tokens = 0;              // less than the row's
+  int32_t slot = kNoStateSlot;
+};
+
 struct Step {
   uint64_t number = 0;             // 1, 2, 3, ...
   std::vector<int32_t> page_events;  // of the pool since the step before: see PagePool::take_events()
   std::vector<PageCopy> copies;    // to be done before the rows run
   std::vector<StateCopy> state_loads;  // before the rows run
+  std::vector<StateCheckpoint> state_checkpoints;  // while the rows run: row by row, ascending within a row
   std::vector<StateCopy> state_saves;  // after the rows have run
   std::vector<StepRow> rows;       // prefill rows, then decode rows
   int num_tokens = 0;
@@ -357,7 +370,9 @@ class Scheduler {
   bool can_take_state() const { return !states_ || states_->num_free() > 0; }
   void take_state(Request& request, const RadixTree::Match& match, Step& step);
   int state_stop(const Request& request, int end) const;
+  int32_t take_checkpoint_slot(Request& request, const StepRow& row, CheckpointWorth most);
   void save_state(Request& request, const StepRow& row, Step& step);
+  void save_states_within(Request& request, StepRow& row, Step& step);
   void hang_up_states(Request& request, int tokens);
   void release_state(Request& request);
   Status check_spec(const ScheduledRequestSpec& spec) const;

@@ -19,16 +19,34 @@ void Scheduler::take_state(Request& request, const RadixTree::Match& match, Step
   deferred_states_.push_back({step.number, match.state_slot});
 }
 
-// Where a prefill row that could go on to `end` ends for a checkpoint.
+// Where a prefill row that could go on to `end` ends for a checkpoint that it cannot leave on its way.
 int Scheduler::state_stop(const Request& request, int end) const {
+  if (config_.state_checkpoints_within_rows || config_.disable_radix_cache) return end;
   const int next = (request.scheduled / config_.state_interval + 1) * config_.state_interval;
   if (request.branch_at > request.scheduled) end = std::min(end, request.branch_at);
-  return config_.disable_radix_cache ? end : std::min(end, next);
+  return std::min(end, next);
 }
 
-// Around the request's newest row, in the step that computes it.
+// For a checkpoint in the request's newest row, before which the cache's of at most `most` worth give way, and the
+// request's own earliest: the cache does not know that one yet, and whichever step writes it runs before this one.
+int32_t Scheduler::take_checkpoint_slot(Request& request, const StepRow& row, CheckpointWorth most) {
+  int32_t slot = states_->alloc(StateSlotUse::checkpoint);
+  if (slot == kNoStateSlot && tree_.evict_checkpoint(most)) slot = states_->alloc(StateSlotUse::checkpoint);
+  if (slot != kNoStateSlot) return slot;
+  std::vector<Request::SavedState>& saved = request.saved_states;
+  auto earliest = saved.end();
+  for (auto it = saved.begin(); it != saved.end(); ++it) {
+    if (it->position > row.start || it->position == request.branch_at) continue;
+    if (earliest == saved.end() || it->position < earliest->position) earliest = it;
+  }
+  if (earliest == saved.end()) return kNoStateSlot;
+  slot = earliest->slot;
+  saved.erase(earliest);
+  return slot;
+}
+
+// At the end of the request's newest row, or before it.
 void Scheduler::save_state(Request& request, const StepRow& row, Step& step) {
-  if (config_.disable_radix_cache) return;
   const int interval = config_.state_interval;
   const bool before = !row.prefill && waits_for_tokens_;  // where it ends is not known yet
   const int position = before ? row.start : request.scheduled;
@@ -36,19 +54,48 @@ void Scheduler::save_state(Request& request, const StepRow& row, Step& step) {
       before ? position / interval > request.state_saved_at / interval
              : position == request.prefill_len || position == request.branch_at || position % interval == 0;
   if (!wanted) return;
-  std::optional<StateCopy> copy = states_->fork(request.state_slot, StateSlotUse::checkpoint);
-  if (!copy && tree_.evict_checkpoint()) copy = states_->fork(request.state_slot, StateSlotUse::checkpoint);
-  if (!copy) return;
-  (before ? step.state_loads : step.state_saves).push_back(*copy);
-  request.saved_states.push_back({position, copy->to});
+  const int32_t slot = take_checkpoint_slot(request, row, CheckpointWorth::kept);
+  if (slot == kNoStateSlot) return;
+  (before ? step.state_loads : step.state_saves).push_back({request.state_slot, slot});
+  request.saved_states.push_back({position, slot});
   request.state_saved_at = position;
+}
+
+// What a prefill row passes on its way to its end. Where slots are short, the later ones are worth more.
+void Scheduler::save_states_within(Request& request, StepRow& row, Step& step) {
+  const int interval = config_.state_interval, end = request.scheduled, branch = request.branch_at;
+  row.first_checkpoint = static_cast<int>(step.state_checkpoints.size());
+  const auto save = [&](int position) {
+    const CheckpointWorth worth = position == branch ? CheckpointWorth::kept : CheckpointWorth::passed;
+    const int32_t slot = take_checkpoint_slot(request, row, worth);
+    if (slot == kNoStateSlot) return false;
+    step.state_checkpoints.push_back({position - row.start, slot});
+    request.saved_states.push_back({position, slot});
+    request.state_saved_at = std::max(request.state_saved_at, position);
+    return true;
+  };
+  bool room = branch <= row.start || branch >= end || save(branch);
+  for (int position = (end - 1) / interval * interval; room && position > row.start; position -= interval) {
+    if (position != branch) room = save(position);
+  }
+  std::sort(step.state_checkpoints.begin() + row.first_checkpoint, step.state_checkpoints.end(),
+            [](const StateCheckpoint& a, const StateCheckpoint& b) { return a.num_tokens < b.num_tokens; });
+  row.num_checkpoints = static_cast<int>(step.state_checkpoints.size()) - row.first_checkpoint;
 }
 
 // The first `tokens` tokens are in the tree now, and with them the checkpoints up to there.
 void Scheduler::hang_up_states(Request& request, int tokens) {
+  int last = 0;
+  for (const Request::SavedState& saved : request.saved_states) {
+    if (saved.position <= tokens) last = std::max(last, saved.position);
+  }
+  std::sort(request.saved_states.begin(), request.saved_states.end(),
+            [](const Request::SavedState& a, const Request::SavedState& b) { return a.position < b.position; });
   std::erase_if(request.saved_states, [&](const Request::SavedState& saved) {
     if (saved.position > tokens) return false;
-    tree_.add_checkpoint(request.node, std::span<const int32_t>(request.tokens).first(saved.position), saved.slot);
+    const bool kept = saved.position == last || saved.position == request.branch_at;
+    tree_.add_checkpoint(request.node, std::span<const int32_t>(request.tokens).first(saved.position), saved.slot,
+                         kept ? CheckpointWorth::kept : CheckpointWorth::passed);
     return true;
   });
 }

@@ -17,6 +17,7 @@ class Decisions {
       add(row.prefill, row.first_scheduled);
     }
     for (const PageCopy& copy : step.copies) add(copy.num_tokens);
+    for (const StateCheckpoint& checkpoint : step.state_checkpoints) add(checkpoint.num_tokens);
     add(step.state_loads.size(), step.state_saves.size());
   }
   void add(const StepEvent& event) {

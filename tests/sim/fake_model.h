@@ -52,11 +52,4 @@ class FakeKv {
   std::vector<Slot> slots_;
 };
 
-// The state of a recurrent layer: what it has read, in a hash.
-struct FakeState {
-  int position = -1;  // tokens read; -1: nobody's
-  uint64_t hash = 0;
-  bool operator==(const FakeState&) const = default;
-};
-
 }  // namespace warpweave::sim

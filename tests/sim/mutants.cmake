@@ -97,8 +97,26 @@ sim_mutant(state_of_the_slot_before sched/states.cc
   [[step.state_loads.push_back({match.state_slot, request.state_slot});]]
   [[]])
 sim_mutant(checkpoint_one_token_late sched/states.cc
-  [[request.saved_states.push_back({position, copy->to});]]
-  [[request.saved_states.push_back({position - 1, copy->to});]])
+  [[request.saved_states.push_back({position, slot});
+  request.state_saved_at]]
+  [[request.saved_states.push_back({position - 1, slot});
+  request.state_saved_at]])
+sim_mutant(checkpoint_within_a_row_one_token_late sched/states.cc
+  [[step.state_checkpoints.push_back({position - row.start, slot});]]
+  [[step.state_checkpoints.push_back({std::min(position - row.start + 1, row.num_tokens - 1), slot});]])
+sim_mutant(checkpoints_of_the_row_before batch/batch_builder.cc
+  [[for (int i = row.first_checkpoint; i < row.first_checkpoint + row.num_checkpoints; ++i) {]]
+  [[for (int i = 0; i < row.num_checkpoints; ++i) {]])
+sim_mutant(checkpoint_published_without_its_tokens sched/states.cc
+  [[if (saved.position > tokens) return false;]]
+  [[]])
+sim_mutant(checkpoint_that_gave_way_is_kept sched/states.cc
+  [[  saved.erase(earliest);
+]]
+  [[]])
+sim_mutant(checkpoint_gives_way_to_its_own_row sched/states.cc
+  [[if (it->position > row.start || it->position]]
+  [[if (it->position]])
 sim_mutant(state_leaked_on_abort sched/states.cc
   [[for (const Request::SavedState& saved : request.saved_states) states_->unref(saved.slot);]]
   [[]])

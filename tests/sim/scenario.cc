@@ -36,6 +36,7 @@ SchedulerConfig make_config(Rng& rng, bool roomy) {
     config.state_request_slots = config.max_running_requests + rng.between(0, 3);
     config.state_slots = config.state_request_slots + rng.between(0, 12);
     config.state_interval = rng.between(1, 30);
+    config.state_checkpoints_within_rows = rng.chance(70);
   }
   if (rng.chance(50)) {  // layers with windows beside layers without, or alone
     config.cache_groups.assign(rng.between(1, 3), CacheGroupRule{});

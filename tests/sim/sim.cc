@@ -9,6 +9,7 @@
 #include "batch/batch_builder.h"
 #include "decisions.h"
 #include "fake_model.h"
+#include "fake_states.h"
 #include "scenario.h"
 
 namespace warpweave::sim {
@@ -293,7 +294,7 @@ class World {
     }
     if (scenario_.config.max_proposals == 0) builder.patch_futures(sampled_);
     const ForwardBatch& batch = builder.batch();
-    for (const StateCopy& copy : pending.step->state_loads) states_.at(copy.to) = states_.at(copy.from);
+    states_.copy(pending.step->state_loads);
     accepted_.assign(pending.step->num_samples, {});
     sampled_.clear();
     sampled_begin_.assign(1, 0);
@@ -314,28 +315,17 @@ class World {
       for (int position = 0; position < row.start + row.num_tokens; ++position) {
         hash = extend_hash(hash, of.sequence[position]);
       }
-      if (!states_.empty()) advance_state(row, of, hash);
+      CHECK_SIM(states_.empty() || states_.read_rows(batch, r, of.sequence, of.salt), "a state of something else");
       if (row.sample_slot < 0) continue;
       const int32_t logits_row = builder.sample_rows()[row.sample_slot];
       CHECK_SIM(batch.logits_rows[logits_row] == batch.q_indptr[r] + row.num_tokens - 1, "wrong logits row");
       verify(pending, r, hash);
     }
-    for (const StateCopy& copy : pending.step->state_saves) states_.at(copy.to) = states_.at(copy.from);
+    states_.copy(pending.step->state_saves);
     for (const std::vector<int32_t>& tokens : accepted_) {
       sampled_.insert(sampled_.end(), tokens.begin(), tokens.end());
       sampled_begin_.push_back(static_cast<int>(sampled_.size()));
     }
-  }
-
-  // A request's state must have read what stands before the row; then it reads the row.
-  void advance_state(const StepRow& row, const Client& of, uint64_t hash_after) {
-    FakeState expected{0, static_cast<uint64_t>(of.salt)};
-    for (; expected.position < row.start; ++expected.position) {
-      expected.hash = extend_hash(expected.hash, of.sequence[expected.position]);
-    }
-    FakeState& state = states_.at(row.state_slot);
-    CHECK_SIM(row.start == 0 || state == expected, "a state of something else");
-    state = {row.start + row.num_tokens, hash_after};
   }
 
   // Follows the proposals that are right, and moves their K/V to where one token after the other would have put it.
@@ -414,8 +404,8 @@ class World {
     for (int32_t page = 0; page < pool.num_pages(); ++page) {
       if (pool.refs(page) == 0) kv_.poison(page);
     }
-    for (int32_t slot = 0; slot < scenario_.config.state_slots; ++slot) {
-      if (scheduler_.states()->refs(slot) == 0) states_[slot] = {};
+    for (int32_t slot = 0; slot < states_.size(); ++slot) {
+      if (scheduler_.states()->refs(slot) == 0) states_.forget(slot);
     }
     const Status status = scheduler_.audit();
     CHECK_SIM(status.ok(), status.message());
@@ -481,7 +471,7 @@ class World {
   std::vector<std::vector<int32_t>> accepted_;  // of the step that ran last, by sample slot
   std::vector<int32_t> sampled_;                // the same in one list
   std::vector<int> sampled_begin_;
-  std::vector<FakeState> states_;
+  FakeStates states_;
   std::vector<Live> live_;
   std::vector<RequestId> writer_;
   size_t next_client_ = 0;

@@ -25,7 +25,7 @@ ServedModel serve(Proposer* proposer) {
   args.max_total_tokens = 2048;
   args.max_running_requests = 8;
   args.max_mamba_cache_size = 64;
-  args.mamba_track_interval = 8;
+  args.mamba_track_interval = 16;
   args.disable_radix_cache = proposer == nullptr;
   auto served = create_engine({.args = args, .model_path = args.model_path, .on_weights_progress = {},
                                .proposer = proposer, .max_proposals = proposer == nullptr ? 0 : kProposals});
