@@ -1,67 +1,48 @@
-"""flash-linear-attention (fla) and, for prompts of GDN with dims of 128, FlashInfer's Hopper kernel beside linear_bench: microseconds
-and how many times ours they take, the geometric mean and the least.
+"""Linear attention beside flash-linear-attention (fla) and FlashInfer, in one process and by turns: microseconds and how many times
+ours they take, the geometric mean and the least.
 
-  linear_peers.py LINEAR_BENCH [--draws N] [--models N] [--seed SEED] [--flashinfer LIBRARY] [--seconds S] [--settings FILE]
+  linear_peers.py ENTRY [--draws N] [--models M] [--seed SEED] [--most-settings N] [--seconds S] [--only WORDS]
 
-Without --draws the rows of linear_bench; else N drawn loads over --models drawn pairs of heads and dims (fla compiles and searches its
-settings anew for each; about 0.3 s a row for ours, twice, beside the peers' time), from a seed taken at run time unless it is given. linear_bench times all rows before and after the peers, and
-the mean of both counts: ours and theirs by turns on one machine. As there, a figure is a graph of launches over sets of states that miss
-the L2 cache; q and k are normed within, but for FlashInfer, which gets them normed.
+ENTRY is liblinear_bench_entry.so (linear_entry.cc). Without --draws the fixed rows; else N drawn loads over M drawn pairs of heads and
+dims (fla compiles anew for each), from a seed of the clock unless it is given. Of fla and FlashInfer runs what can be imported; FlashInfer
+has GDN with dims of 128 alone. A peer's inputs are ours, but with the gates made and, for FlashInfer's prompts, q and k normed ahead; its
+outputs are compared with ours before it is timed: "diff" is ||theirs - ours|| / ||ours||.
 
-fla (PyPI: flash-linear-attention, fla-core) searches every kernel's settings for every shape. All its settings are tried here, but each
-for few launches, and the kernels are compiled ahead by as many processes as there are CPUs. --settings keeps what was found: where FILE
-has settings of a kernel, only those are tried for further shapes; of other kernels, with --most-settings, so many, evenly.
-LIBRARY is FlashInfer 0.6.3's launch_delta_rule_prefill_kernel_gbai in bf16 behind two C functions, gdn_prefill_true (more v than k
-heads) and gdn_prefill_false, with its arguments; its Python package compiles 32 variants of it on first use.
+A figure is a graph of launches over sets of states that miss the L2 cache, the median of rounds in which all take turns. fla (PyPI:
+flash-linear-attention, fla-core) searches every kernel's settings for every shape; --most-settings tries so many of them, evenly. They are
+compiled ahead by as many processes as there are CPUs.
 """
 import argparse
 import ctypes
 import json
 import math
 import os
-import pathlib
 import random
-import re
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
-STATE_SETS_BYTES, MOST_SETS, DECODE_LAUNCHES = 256 << 20, 64, 16
-ROW = re.compile(r"(?i)(gdn|kda)\s+(extend|decode)\s+heads\s+(\d+)/\s*(\d+) dims\s+(\d+)/\s*(\d+)\s+(\d+) x\s+(\d+) state (\w+)\s*:\s+([\d.]+) us")
-# What linear_bench times when it is told nothing, but for drafts.
+STATE_SETS_BYTES, MOST_SETS, DECODE_LAUNCHES, ROUNDS = 256 << 20, 64, 16, 7
+# What linear_bench times when it is told nothing, but for drafts: kind, phase, heads and dims of k and v, requests, tokens, state.
 FIXED = ([("gdn", "extend", 16, 32, 128, 128, n, t, "f32") for n, t in ((1, 4096), (1, 16384), (1, 65536), (8, 4096), (16, 1024))] +
-         [("gdn", "decode", 16, 32, 128, 128, n, 1, "f32") for n in (1, 8, 64, 256)] + [("gdn", "decode", 16, 32, 128, 128, 256, 1, "bf16")] +
+         [("gdn", "decode", 16, 32, 128, 128, n, 1, s) for s in ("f32", "bf16") for n in (1, 8, 64, 256)] +
          [("kda", "extend", 32, 32, 128, 128, 1, t, "f32") for t in (4096, 16384, 65536)] +
-         [("kda", "decode", 32, 32, 128, 128, n, 1, "f32") for n in (1, 64, 256)])
+         [("kda", "decode", 32, 32, 128, 128, n, 1, "f32") for n in (1, 8, 64, 256)])
 
 
 def drawn_rows(models, draws, seed):
     rng = random.Random(seed)
     rows = []
     for i in range(models):
-        kind = "kda" if i % 2 else "gdn"
+        kind = "kda" if i % 3 == 2 else "gdn"
         k_heads = rng.choice((4, 8, 16, 32))
         v_heads = k_heads * (1 if kind == "kda" else rng.choice((1, 2)))
-        dims = rng.choice((64, 128, 128, 192, 256)), rng.choice((64, 128, 128, 192, 256))
+        dims = (128, 128) if i % 2 == 0 else (rng.choice((64, 128, 192, 256)), rng.choice((64, 128, 192, 256)))
         for j in range(draws * i // models, draws * (i + 1) // models):
             load = ("extend", rng.randint(1, 8), rng.randint(256, 8192)) if j % 2 else ("decode", 2 ** rng.randint(0, 7), 1)
             rows.append((kind, load[0], k_heads, v_heads, *dims, *load[1:], "f32"))
     return rows
-
-
-def ours(bench, rows):
-    """{row: microseconds}"""
-    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write("".join(" ".join(map(str, row)) + "\n" for row in rows))
-        file.flush()
-        ask = [] if rows is FIXED else ["rows", file.name]
-        text = subprocess.run([bench, *ask], capture_output=True, text=True, check=True).stdout
-    times = {}
-    for kind, phase, *sizes, state, us in ROW.findall(text):
-        times[(kind.lower(), phase, *map(int, sizes), state)] = float(us)
-    return times
 
 
 class Inputs:
@@ -69,83 +50,167 @@ class Inputs:
 
     def __init__(self, row):
         import torch
-        self.kind, self.phase, k_heads, v_heads, k_dim, v_dim, requests, tokens, _ = row
-        shape = (requests, tokens)
-        make = lambda *s: torch.randn(*shape, *s, device="cuda", dtype=torch.bfloat16)
+        self.kind, self.phase, k_heads, v_heads, k_dim, v_dim, requests, tokens, state = self.row = row
+        make = lambda *s: torch.randn(requests, tokens, *s, device="cuda", dtype=torch.bfloat16)
         self.q, self.k, self.v = make(k_heads, k_dim), make(k_heads, k_dim), make(v_heads, v_dim)
-        self.beta = torch.rand(*shape, v_heads, device="cuda")
-        self.g = -0.1 * torch.rand(*shape, v_heads, *((k_dim,) if self.kind == "kda" else ()), device="cuda")
-        bytes_ = requests * v_heads * k_dim * v_dim * 4
+        channels = (k_dim,) if self.kind == "kda" else ()
+        self.a, self.b = make(v_heads, *channels), make(v_heads)
+        self.a_log = torch.rand(v_heads, device="cuda") * 4 - 3
+        self.dt_bias = torch.full((v_heads, *channels), -1.0, device="cuda")
+        bytes_ = requests * v_heads * k_dim * v_dim * (4 if state == "f32" else 2)
         self.sets = 1 if self.phase == "extend" else max(2, min(MOST_SETS, STATE_SETS_BYTES // bytes_ + 1))
-        self.states = [torch.randn(requests, v_heads, k_dim, v_dim, device="cuda") for _ in range(self.sets)]
+        shape = (self.sets * requests, v_heads, v_dim, k_dim)
+        self.states = 0.1 * torch.randn(shape, device="cuda", dtype=torch.float32 if state == "f32" else torch.bfloat16)
         self.launches = 3 if self.phase == "extend" else max(self.sets, DECODE_LAUNCHES)
 
+    def set_of(self, i):
+        requests = self.row[6]
+        return self.states[i % self.sets * requests:(i % self.sets + 1) * requests]
 
-def fla_call(x):
-    from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
-    from fla.ops.kda import chunk_kda, fused_recurrent_kda
-    function = {("gdn", "extend"): chunk_gated_delta_rule, ("gdn", "decode"): fused_recurrent_gated_delta_rule,
-                ("kda", "extend"): chunk_kda, ("kda", "decode"): fused_recurrent_kda}[x.kind, x.phase]
-    return lambda i: function(q=x.q, k=x.k, v=x.v, g=x.g, beta=x.beta, initial_state=x.states[i % x.sets], output_final_state=True,
-                              use_qk_l2norm_in_kernel=True)
+    def made_gates(self):
+        """Logarithms of decays, and beta."""
+        import torch
+        by = self.a_log.exp()
+        g = -(by[:, None] if self.kind == "kda" else by) * torch.nn.functional.softplus(self.a.float() + self.dt_bias)
+        return g, self.b.float().sigmoid()
 
 
-def flashinfer_call(x, library):
+class Call(ctypes.Structure):
+    """WwLinearBenchCall."""
+    _fields_ = ([(name, ctypes.c_int) for name in ("kda", "k_heads", "v_heads", "k_dim", "v_dim", "requests", "longest")] +
+                [("tokens", ctypes.c_int64), ("decode", ctypes.c_int), ("bf16_state", ctypes.c_int)] +
+                [(name, ctypes.c_void_p) for name in ("q", "k", "v", "a", "b", "a_log", "dt_bias", "q_indptr", "slots", "states", "out",
+                                                      "workspace")] +
+                [("workspace_bytes", ctypes.c_size_t), ("stream", ctypes.c_void_p)])
+
+
+def our_call(x, library):
     import torch
-    requests, tokens, k_heads, dim = x.q.shape
-    v_heads = x.v.shape[2]
-    if x.kind != "gdn" or x.phase != "extend" or dim != 128 or x.v.shape[3] != 128:
-        return None
-    q, k = (torch.nn.functional.normalize(rows.float(), dim=-1).bfloat16().contiguous() for rows in (x.q, x.k))
-    alpha, out, end = x.g.exp(), torch.empty_like(x.v), torch.empty_like(x.states[0])
-    indptr = torch.arange(requests + 1, device="cuda", dtype=torch.int64) * tokens
-    sms = torch.cuda.get_device_properties(0).multi_processor_count
-    workspace = torch.empty(sms * 128, device="cuda", dtype=torch.uint8)
-    function = getattr(library, "gdn_prefill_true" if v_heads > k_heads else "gdn_prefill_false")
-    pointers = [t.data_ptr() for t in (out, end, q, k, x.v, x.states[0], alpha, x.beta, indptr, workspace)]
-    kept = (q, k, alpha, out, end, indptr, workspace)
+    kind, phase, k_heads, v_heads, k_dim, v_dim, requests, tokens, state = x.row
+    out = torch.empty_like(x.v)
+    indptr = torch.arange(requests + 1, device="cuda", dtype=torch.int32) * tokens
+    slots = torch.arange(requests * x.sets, device="cuda", dtype=torch.int32)
+    c = Call(kda=kind == "kda", k_heads=k_heads, v_heads=v_heads, k_dim=k_dim, v_dim=v_dim, requests=requests, longest=tokens,
+             tokens=requests * tokens, decode=phase == "decode", bf16_state=state == "bf16",
+             **{name: getattr(x, name).data_ptr() for name in ("q", "k", "v", "a", "b", "a_log", "dt_bias", "states")},
+             q_indptr=indptr.data_ptr(), out=out.data_ptr())
+    c.workspace_bytes = library.ww_linear_bench_workspace(ctypes.byref(c))
+    workspace = torch.empty(c.workspace_bytes, device="cuda", dtype=torch.uint8)
+    c.workspace = workspace.data_ptr()
+    kept = (out, indptr, slots, workspace)
 
-    def call(_):
-        stream = torch.cuda.current_stream().cuda_stream
-        if function(*map(ctypes.c_void_p, (stream, *pointers)), requests, k_heads, k_heads, v_heads, v_heads, dim,
-                    ctypes.c_longlong(requests * tokens), ctypes.c_float(dim ** -0.5), sms) != 0:
-            raise RuntimeError("FlashInfer refused")
-        return kept
+    def call(i):
+        c.slots = slots.data_ptr() + i % x.sets * requests * 4
+        c.stream = torch.cuda.current_stream().cuda_stream
+        library.ww_linear_bench_run(ctypes.byref(c))
+        return kept[0]
 
     return call
 
 
-def timed_us(call, launches):
+def fla_call(x):
+    import torch
+    from fla.ops.gated_delta_rule import chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+    from fla.ops.kda import chunk_kda, fused_recurrent_kda
+    if x.states.dtype != torch.float32:
+        return None
+    function = {("gdn", "extend"): chunk_gated_delta_rule, ("gdn", "decode"): fused_recurrent_gated_delta_rule,
+                ("kda", "extend"): chunk_kda, ("kda", "decode"): fused_recurrent_kda}[x.kind, x.phase]
+    g, beta = x.made_gates()
+    if x.phase == "extend":
+        beta = beta.bfloat16()
+    turned = [x.set_of(i).transpose(-1, -2).contiguous() for i in range(x.sets)]
+    return lambda i: function(q=x.q, k=x.k, v=x.v, g=g, beta=beta, initial_state=turned[i % x.sets], output_final_state=True,
+                              use_qk_l2norm_in_kernel=True)[0]
+
+
+def flashinfer_call(x):
+    import torch
+    if x.kind != "gdn" or x.k.shape[-1] != 128 or x.v.shape[-1] != 128:
+        return None
+    if x.phase == "decode":
+        return flashinfer_decode(x)
+    from flashinfer.gdn_prefill import chunk_gated_delta_rule
+    requests, tokens = x.q.shape[:2]
+    q, k = (torch.nn.functional.normalize(rows.float(), dim=-1).bfloat16().flatten(0, 1) for rows in (x.q, x.k))
+    g, beta = (t.flatten(0, 1).contiguous() for t in x.made_gates())
+    alpha, v, end = g.exp(), x.v.flatten(0, 1), torch.empty_like(x.states)
+    out = torch.empty_like(v)
+    starts = torch.arange(requests + 1, device="cuda", dtype=torch.int64) * tokens
+
+    def call(_):
+        chunk_gated_delta_rule(q, k, v, alpha, beta, None, x.states, True, starts, output=out, output_state=end, max_seqlen=tokens)
+        return out.view(x.v.shape)
+
+    return call
+
+
+def flashinfer_decode(x):
+    import torch
+    from flashinfer.gdn_decode import gated_delta_rule_decode_pretranspose
+    out = torch.empty_like(x.v)
+    if x.states.dtype == torch.float32:
+        state = lambda i: {"state": x.set_of(i)}
+    else:
+        requests = x.row[6]
+        slots = [torch.arange(requests, device="cuda", dtype=torch.int32) + i * requests for i in range(x.sets)]
+        state = lambda i: {"state": None, "initial_state": x.states, "initial_state_indices": slots[i % x.sets]}
+
+    def call(i):
+        gated_delta_rule_decode_pretranspose(x.q, x.k, x.v, A_log=x.a_log, a=x.a, dt_bias=x.dt_bias, b=x.b, output=out, **state(i))
+        return out
+
+    return call
+
+
+def differences(x, calls):
+    """Of each peer's outputs from ours, all from the same states."""
+    before = x.states.clone()
+    outs = {}
+    for name, call in calls.items():
+        x.states.copy_(before)
+        outs[name] = call(0).float().clone()
+    x.states.copy_(before)
+    ours = outs.pop("ours")
+    return {name: ((out - ours).norm() / ours.norm()).item() for name, out in outs.items()}
+
+
+def captured(call, launches):
     import torch
 
     def run():
         for i in range(launches):
             call(i)
 
-    call(0)
-    torch.cuda.synchronize()
     try:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             run()
-        replay = graph.replay
+        return graph.replay
     except Exception:  # a call that waits for the device cannot be captured
         torch.cuda.synchronize()
-        replay = run
-    times = []
-    for _ in range(7):
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        begin.record()
-        replay()
-        end.record()
-        end.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3 / launches)
-    return statistics.median(times[1:])
+        return run
 
 
-def search_quickly(settings, part=None, parts=1, most=None):
-    """Has Triton time each of a kernel's settings by a few launches; with `part`, only every parts-th of them. `settings`: {kernel:
-    settings that were best, as texts}, which alone are tried where there are some."""
+def timed_us(calls, launches):
+    """{name: microseconds}, all by turns."""
+    import torch
+    replays = {name: captured(call, launches) for name, call in calls.items()}
+    times = {name: [] for name in calls}
+    for _ in range(ROUNDS):
+        for name, replay in replays.items():
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            replay()
+            end.record()
+            end.synchronize()
+            times[name].append(begin.elapsed_time(end) * 1e3 / launches)
+    return {name: statistics.median(of[1:]) for name, of in times.items()}
+
+
+def search_quickly(most=None, part=0, parts=1):
+    """Has Triton time each of a kernel's settings by a few launches, and of more than `most` so many of them, evenly; of these every
+    parts-th."""
     import torch
     from triton.runtime.autotuner import Autotuner, OutOfResources
 
@@ -163,7 +228,7 @@ def search_quickly(settings, part=None, parts=1, most=None):
             call()
             begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             begin.record()
-            for _ in range(1 if part is not None else 3):
+            for _ in range(1 if parts > 1 else 3):
                 call()
             end.record()
             end.synchronize()
@@ -180,35 +245,25 @@ def search_quickly(settings, part=None, parts=1, most=None):
     def limited(self, *args, **kwargs):
         if not getattr(self, "limited_here", False):
             self.limited_here = True
-            known = settings.get(self.base_fn.__name__, [])
-            every = len(self.configs) if most is None or known else most  # that many of them, evenly
-            self.configs = ([c for c in self.configs if str(c) in known] or
-                            [self.configs[i * len(self.configs) // every] for i in range(min(every, len(self.configs)))])
-            if part is not None:
-                self.configs = self.configs[:1] + self.configs[1 + part::parts]  # of several each may be too large for a multiprocessor
-        result = run(self, *args, **kwargs)
-        if part is None and len(self.configs) > 1:
-            found = settings.setdefault(self.base_fn.__name__, [])
-            if str(self.best_config) not in found:
-                found.append(str(self.best_config))
-        return result
+            every = min(most or len(self.configs), len(self.configs))
+            some = [self.configs[i * len(self.configs) // every] for i in range(every)]
+            self.configs = some[:1] + some[1 + part::parts]  # of several each may be too large for a multiprocessor
+        return run(self, *args, **kwargs)
 
     Autotuner._bench, Autotuner.run = bench, limited
 
 
 def compile_ahead(args, rows):
-    """Every shape's kernels with every setting, by many processes at once, into Triton's cache."""
+    """fla's kernels of every shape with every setting, by many processes at once, into Triton's cache."""
     shapes = list({row[:6]: row for row in rows if row[8] == "f32"}.values())
     short = [(*r[:6], 1, 1 if r[1] == "decode" else 256, "f32") for r in shapes]
-    settings = json.loads(pathlib.Path(args.settings).read_text()) if args.settings and pathlib.Path(args.settings).exists() else {}
-    parts = os.cpu_count()
+    processes = os.cpu_count()
+    groups = min(len(short), processes)
+    parts = processes // groups
     jobs = []
-    for part in range(parts):
-        # Known or few settings: processes share the shapes; else every process has every shape, and its part of the settings.
-        shared_out = settings or args.most_settings
-        ask = {"rows": short[part::parts] if shared_out else short, "settings": settings, "part": None if shared_out else part,
-               "parts": parts, "most": args.most_settings}
-        jobs.append(subprocess.Popen([sys.executable, __file__, args.bench, "--compile", json.dumps(ask)], stdout=subprocess.DEVNULL,
+    for i in range(groups * parts):
+        ask = {"rows": short[i % groups::groups], "most": args.most_settings, "part": i // groups, "parts": parts}
+        jobs.append(subprocess.Popen([sys.executable, __file__, args.entry, "--compile", json.dumps(ask)], stdout=subprocess.DEVNULL,
                                      stderr=subprocess.PIPE, text=True))
     for job in jobs:
         _, error = job.communicate()
@@ -218,7 +273,7 @@ def compile_ahead(args, rows):
 
 def compile_part(ask):
     import torch
-    search_quickly(ask["settings"], ask["part"], ask["parts"], ask["most"])
+    search_quickly(ask["most"], ask["part"], ask["parts"])
     with torch.no_grad():
         for row in ask["rows"]:
             fla_call(Inputs(tuple(row)))(0)
@@ -227,67 +282,86 @@ def compile_part(ask):
 
 def report(name, ratios):
     if ratios:
-        print(f"{name}: {len(ratios)} rows, geometric mean {math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f} x ours, "
-              f"least {min(ratios):.2f}", flush=True)
+        print(f"{name}: {len(ratios)} rows, geometric mean {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f} x ours, "
+              f"least {min(ratios):.3f}", flush=True)
+
+
+def time_row(row, library, peers):
+    """Prints a row; {peer: times ours}."""
+    import torch
+    x = Inputs(row)
+    calls = {"ours": our_call(x, library)}
+    for name, make in peers.items():
+        try:
+            call = make(x)
+            if call is not None:
+                call(0)
+                torch.cuda.synchronize()
+                calls[name] = call
+        except Exception as error:  # a shape that a peer does not take is left out, with the reason
+            print(f"({name} left out:", *row, " ".join(str(error).split())[:200], ")", flush=True)
+    apart = differences(x, calls)
+    times = timed_us(calls, x.launches)
+    us = times.pop("ours")
+    texts = [f"{name} {peer:9.1f} ({peer / us:5.2f} x, diff {apart[name]:.1e})" for name, peer in times.items()]
+    print(f"{row[0]} {row[1]} heads {row[2]:2}/{row[3]:2} dims {row[4]:3}/{row[5]:3} {row[6]:3} x {row[7]:5} {row[8]:4}: ours {us:8.1f} us, "
+          f"{', '.join(texts)}", flush=True)
+    return {name: peer / us for name, peer in times.items()}
+
+
+def importable(name):
+    try:
+        __import__(name)
+        return True
+    except Exception as error:
+        print(f"({name}: {error})", flush=True)
+        return False
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bench")
+    parser.add_argument("entry")
     parser.add_argument("--draws", type=int, default=0)
     parser.add_argument("--models", type=int, default=12)
-    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
-    parser.add_argument("--flashinfer")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % (1 << 31))
     parser.add_argument("--seconds", type=float, default=1e9)
-    parser.add_argument("--settings")
     parser.add_argument("--most-settings", type=int)
+    parser.add_argument("--only", help="rows whose kind and phase are among these words, as in gdn,decode")
+    parser.add_argument("--no-fla", action="store_true")
     parser.add_argument("--compile", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.compile:
         return compile_part(json.loads(args.compile))
-    until = time.time() + args.seconds
+    begin = time.time()
     rows = drawn_rows(args.models, args.draws, args.seed) if args.draws else FIXED
-    library = ctypes.CDLL(args.flashinfer) if args.flashinfer else None
-    first = ours(args.bench, rows)
-    print(f"{len(rows)} rows{f', seed {args.seed}' if args.draws else ''}; ours in {time.time() + args.seconds - until:.0f} s", flush=True)
-    compile_ahead(args, rows)
-    print(f"compiled after {time.time() + args.seconds - until:.0f} s", flush=True)
+    if args.only:
+        rows = [row for row in rows if all(word in row for word in args.only.split(","))]
+    print(f"{len(rows)} rows{f', seed {args.seed}' if args.draws else ''}", flush=True)
+    peers = {"flashinfer": flashinfer_call} if importable("flashinfer.gdn_prefill") else {}
+    if not args.no_fla and importable("fla"):
+        compile_ahead(args, rows)
+        print(f"compiled after {time.time() - begin:.0f} s", flush=True)
+        search_quickly(args.most_settings)
+        peers["fla"] = fla_call
     import torch
-    import fla
-    settings = json.loads(pathlib.Path(args.settings).read_text()) if args.settings and pathlib.Path(args.settings).exists() else {}
-    search_quickly(settings, most=args.most_settings)
-    print(torch.cuda.get_device_name(), "fla", fla.__version__, "torch", torch.__version__, flush=True)
-    theirs = {}
+    library = ctypes.CDLL(args.entry)
+    library.ww_linear_bench_workspace.restype = ctypes.c_size_t
+    print(torch.cuda.get_device_name(), "torch", torch.__version__, *peers, flush=True)
+    ratios = {}
     with torch.no_grad():
         for row in rows:
-            if time.time() > until:
+            if time.time() - begin > args.seconds:
                 print("(time is up)")
                 break
-            try:
-                x = Inputs(row)
-                calls = {"fla": fla_call(x) if row[8] == "f32" else None, "flashinfer": flashinfer_call(x, library) if library else None}
-                theirs[row] = {name: timed_us(call, x.launches) for name, call in calls.items() if call is not None}
-            except Exception as error:  # a shape that a peer does not take is left out, with the reason
-                print("(left out:", *row, " ".join(str(error).split())[:160], ")", flush=True)
-            x = calls = None
+            of_row = time_row(row, library, peers)
+            for name, ratio in of_row.items():
+                ratios.setdefault(f"{name}, {row[0]} {row[1]}", []).append(ratio)
+            if of_row:
+                ratios.setdefault("best of the peers", []).append(min(of_row.values()))
             torch.cuda.empty_cache()
-    if args.settings:
-        pathlib.Path(args.settings).write_text(json.dumps(settings))
-    second = ours(args.bench, rows)
-    ratios, best = {}, []
-    for row, times in theirs.items():
-        if not times:
-            continue
-        us = (first[row] + second[row]) / 2
-        texts = [f"{name} {peer:9.1f} ({peer / us:5.2f} x)" for name, peer in times.items()]
-        print(f"{row[0]} {row[1]} heads {row[2]:2}/{row[3]:2} dims {row[4]:3}/{row[5]:3} {row[6]:3} x {row[7]:5} {row[8]:4}: ours "
-              f"{first[row]:8.1f} {second[row]:8.1f} us, {', '.join(texts)}", flush=True)
-        for name, peer in times.items():
-            ratios.setdefault(f"{name}, {row[0]} {row[1]}", []).append(peer / us)
-        best.append(min(times.values()) / us)
     for name, values in ratios.items():
         report(name, values)
-    report("best of the peers", best)
+    print(f"{time.time() - begin:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
