@@ -326,7 +326,7 @@ def main():
     parser.add_argument("--seed", type=int, default=time.time_ns() % (1 << 31))
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--most-settings", type=int)
-    parser.add_argument("--only", help="rows whose kind and phase are among these words, as in gdn,decode")
+    parser.add_argument("--only", help="rows that have all of these words, as in gdn,decode")
     parser.add_argument("--no-fla", action="store_true")
     parser.add_argument("--compile", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -335,7 +335,7 @@ def main():
     begin = time.time()
     rows = drawn_rows(args.models, args.draws, args.seed) if args.draws else FIXED
     if args.only:
-        rows = [row for row in rows if all(word in row for word in args.only.split(","))]
+        rows = [row for row in rows if all(word in map(str, row) for word in args.only.split(","))]
     print(f"{len(rows)} rows{f', seed {args.seed}' if args.draws else ''}", flush=True)
     peers = {"flashinfer": flashinfer_call} if importable("flashinfer.gdn_prefill") else {}
     if not args.no_fla and importable("fla"):

@@ -21,6 +21,12 @@ template <class C>
 void launch(const LinearParams& p, dim3 grid, cudaStream_t stream) {
   static SharedMemoryLimit limit;
   limit.raise(verify_few_kernel<C>, verify_few_shared_bytes<C>());  // where this fails, so does the launch
+  // Left to itself the driver keeps so much of a multiprocessor for the L1 cache that one block fits where two are meant to.
+  if constexpr (C::kKda) {
+    static const cudaError_t asked = cudaFuncSetAttribute(reinterpret_cast<const void*>(verify_few_kernel<C>),
+                                                          cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    static_cast<void>(asked);  // the kernel runs without it, too
+  }
   gpu::launch_dependent({grid, dim3(C::kThreads), verify_few_shared_bytes<C>(), stream}, verify_few_kernel<C>, p);
 }
 

@@ -148,12 +148,21 @@ class VerifyFewKda : public VerifyFewWarp<typename C::Element> {
       gate.slope = p_.gates.a_log[head_];
       if (there && p_.gates.dt_bias != nullptr) gate.bias = p_.gates.dt_bias[head_ * p_.k_dim + channel];
     }
+    const u32 ancestors = this->find_ancestors();
+    float own[kFewNodes];
 #pragma unroll
     for (int node = 0; node < kFewNodes; ++node) {
       gate.a = bits[node];
-      const int parent = this->parent_of(node);
-      const float before = parent < 0 ? 0.0f : s_.log2_decay[parent][channel];
-      s_.log2_decay[node][channel] = there && node < nodes_ ? before + log2_decay_of(p_, gate) : 0.0f;
+      own[node] = there && node < nodes_ ? log2_decay_of(p_, gate) : 0.0f;
+    }
+    // No sum waits for a parent's.
+#pragma unroll
+    for (int node = 0; node < kFewNodes; ++node) {
+      const u32 before = __shfl_sync(~0u, ancestors, node);
+      float sum = own[node];
+#pragma unroll
+      for (int other = 0; other < node; ++other) sum = fmaf(static_cast<float>(before >> other & 1), own[other], sum);
+      s_.log2_decay[node][channel] = sum;
     }
   }
   // k and q, normed: the parts of one of kWarps - kWarpsOfDecays warps, of which every other one has rows of q. The last one also
