@@ -8,15 +8,15 @@
 
 namespace warpweave::linear {
 
-template <class Element_, int kDim_, bool kKda_, template <class> class Products_, int kGroups_, int kStages_>
+template <class Element_, int kDim_, bool kKda_, template <class> class Mma_, int kGroups_, int kStages_>
 struct ScanConfig {
   using Element = Element_;
-  using Products = Products_<Element_>;
+  using Mma = Mma_<Element_>;
   static constexpr int kDim = kDim_;  // of k, at least
   static constexpr bool kKda = kKda_;
   static constexpr int kGroups = kGroups_, kStages = kStages_;
   // Threads that copy. Beside two groups they are a third one, which leaves its registers to them.
-  static constexpr bool kMovesRegisters = Products::kAsync && kGroups == 2;
+  static constexpr bool kMovesRegisters = Mma::kAsync && kGroups == 2;
   static constexpr int kCopiers = kMovesRegisters ? 128 : 64;
   static constexpr int kUnroll = kMovesRegisters ? 2 : 8;  // of copies by cp.async
   static constexpr int kThreads = 128 * kGroups + kCopiers;
@@ -26,7 +26,7 @@ struct ScanConfig {
                        kFactors = kP + kBlockBytes, kStageBytes = kFactors + 1024;
   static constexpr int kOut = kStages * kStageBytes;  // outputs, turned round
   // Of mbarriers. KDA's stand behind the decays of the first stage, since its stages leave no other room.
-  static constexpr bool kRing = Products::kAsync;
+  static constexpr bool kRing = Mma::kAsync;
   static constexpr int kDecayPieces = kKda && kDim <= 128 ? kDim / 4 : 64;  // of 16 bytes, of the factors
   static constexpr int kEnd = kOut + kGroups * kBlockBytes;
   static constexpr int kFull = kKda ? kFactors + 16 * kDecayPieces : kEnd, kEmpty = kFull + kStages * 8;

@@ -1,5 +1,5 @@
 // (I + A)^-1 for a strictly lower triangular A of 64 x 64, by four warps: diagonal blocks of 16 by substitution in f32, then
-// blocks below them from 16 to 32 to 64 as matrix products in half precision: [P 0; A Q]^-1 = [P' 0; -Q' A P', Q'].
+// blocks below them from 16 to 32 to 64 as GEMMs in half precision: [P 0; A Q]^-1 = [P' 0; -Q' A P', Q'].
 #pragma once
 
 #include "device/cuda/ptx.h"

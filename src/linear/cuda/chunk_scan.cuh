@@ -17,7 +17,7 @@ namespace warpweave::linear {
 template <class C>
 class ChunkScan {
   using E = typename C::Element;
-  using Products = typename C::Products;
+  using Mma = typename C::Mma;
   using u32 = ptx::u32;
 
  public:
@@ -135,10 +135,10 @@ class ChunkScan {
   // Starts d = S^T tile^T, of the steps of 16 channels from kFirst to kEnd; added to d where kFirst is not 0.
   template <int kFirst, int kEnd>
   WW_DEVICE void start_state(float (&d)[32], u32 tile) {
-    Products::settle(state_);
-    Products::begin();
-    Products::template by_some_rows<(kFirst > 0), kFirst, kEnd>(d, state_, tile);
-    Products::commit();
+    Mma::settle(state_);
+    Mma::begin();
+    Mma::template by_some_rows<(kFirst > 0), kFirst, kEnd>(d, state_, tile);
+    Mma::commit();
   }
   // What subtract() needs beside K S, asked for ahead of it.
   struct Minuend {
@@ -210,7 +210,7 @@ class ChunkScan {
     int64_t row = 0;
     int tokens = 0;  // 0: none
   };
-  // A chunk. Products that others wait for come first, and halves of Q S stand between them, so that tensor cores work while
+  // A chunk. MMAs that others wait for come first, and halves of Q S stand between them, so that tensor cores work while
   // accumulators are turned into operands. O is complete, and is stored, while the next chunk's first product runs: `o` and
   // `rows` are those of the chunk before, and then of this one.
   WW_DEVICE void compute(float (&values)[32], float (&o)[32], Rows& rows, int stage, const Rows& now) {
@@ -225,39 +225,39 @@ class ChunkScan {
     {
       Minuend minuend;
       take_minuend(minuend, stage);
-      Products::template wait<1>();
-      Products::settle(values);
+      Mma::template wait<1>();
+      Mma::settle(values);
       subtract(x, values, minuend);
     }
-    Products::settle(x);
-    Products::begin();
-    Products::template by_rows<false>(values, x, memory + C::kT);
-    Products::commit();
+    Mma::settle(x);
+    Mma::begin();
+    Mma::template by_rows<false>(values, x, memory + C::kT);
+    Mma::commit();
     start_state<kSteps / 2, kSteps>(o, q);
     decay_state(stage);
     finish_values(values, x, update, stage);
-    Products::settle(s_);
-    Products::settle(update);
-    Products::begin();
-    Products::template by_columns<C::kDim>(s_, update, memory + (C::kKda ? 2 * C::kTileBytes : 0));
-    Products::commit();
-    Products::template wait<1>();
-    Products::settle(o);
+    Mma::settle(s_);
+    Mma::settle(update);
+    Mma::begin();
+    Mma::template by_columns<C::kDim>(s_, update, memory + (C::kKda ? 2 * C::kTileBytes : 0));
+    Mma::commit();
+    Mma::template wait<1>();
+    Mma::settle(o);
     if constexpr (!C::kKda) {
       float by[16];
       take_factors(by, stage, 1);
       scale_outputs(o, by);
     }
-    Products::settle(o);
-    Products::settle(x);
-    Products::begin();
-    Products::template by_rows<true>(o, x, memory + C::kP);
-    Products::commit();
-    Products::template wait<1>();
-    Products::settle(s_);
+    Mma::settle(o);
+    Mma::settle(x);
+    Mma::begin();
+    Mma::template by_rows<true>(o, x, memory + C::kP);
+    Mma::commit();
+    Mma::template wait<1>();
+    Mma::settle(s_);
     round_state(state_, 0);
-    Products::template wait<0>();
-    Products::settle(o);
+    Mma::template wait<0>();
+    Mma::settle(o);
     fetch_.let_go(stage);
 #pragma unroll
     for (int i = 0; i < 16; ++i) out_[i] = E::pack(o[2 * i], o[2 * i + 1]);
@@ -266,35 +266,35 @@ class ChunkScan {
   // V' as left operands: of the state, and of O.
   WW_DEVICE void finish_values(float (&values)[32], u32 (&x)[4][4], u32 (&update)[4][4], int stage) const {
     if constexpr (C::kKda) {
-      Products::template wait<1>();
-      Products::settle(values);
+      Mma::template wait<1>();
+      Mma::settle(values);
       round_columns(update, values);
     } else {
       float by[16];
       take_factors(by, stage, 2);
-      Products::template wait<1>();
-      Products::settle(values);
+      Mma::template wait<1>();
+      Mma::settle(values);
       round_columns(update, values, by);
     }
     round_columns(x, values);
   }
-  // ---- the same where products are done when the call returns, and registers may not hold S rounded
+  // ---- the same where MMAs are done when the call returns, and registers may not hold S rounded
   // ks = S^T K^T and qs = S^T Q^T.
   WW_DEVICE void multiply_state(float (&ks)[32], float (&qs)[32], u32 k, u32 q) {
     if constexpr (C::kDim <= 128) {
-      Products::template by_rows<false>(ks, state_, k);
-      Products::template by_rows<false>(qs, state_, q);
+      Mma::template by_rows<false>(ks, state_, k);
+      Mma::template by_rows<false>(qs, state_, q);
     } else {
 #pragma unroll
       for (int block = 0; block < C::kDim / 64; ++block) {
         u32 state[4][4];
         round_state(state, 4 * block);
         if (block == 0) {
-          Products::template by_rows<false>(ks, state, k);
-          Products::template by_rows<false>(qs, state, q);
+          Mma::template by_rows<false>(ks, state, k);
+          Mma::template by_rows<false>(qs, state, q);
         } else {
-          Products::template by_rows<true>(ks, state, k + block * kBlockBytes);
-          Products::template by_rows<true>(qs, state, q + block * kBlockBytes);
+          Mma::template by_rows<true>(ks, state, k + block * kBlockBytes);
+          Mma::template by_rows<true>(qs, state, q + block * kBlockBytes);
         }
       }
     }
@@ -337,22 +337,22 @@ class ChunkScan {
       }
     }
   }
-  // A chunk where products are done at once. `rows`: those whose outputs are still to be stored, of the chunk before and then of
+  // A chunk where MMAs are done at once. `rows`: those whose outputs are still to be stored, of the chunk before and then of
   // this one.
   WW_DEVICE void compute_in_turn(float (&values)[32], float (&o)[32], Rows& rows, int stage, const Rows& now) {
     const u32 memory = memory_ + stage * C::kStageBytes;
     u32 x[4][4], update[4][4];
     multiply_state(values, o, memory, memory + C::kTileBytes);
     subtract(x, values, stage);
-    Products::template by_rows<false>(values, x, memory + C::kT);
+    Mma::template by_rows<false>(values, x, memory + C::kT);
     decay_state(stage);
     store_turned_or_singly(rows);
     rows = now;
     round_columns<C::kKda ? -1 : 2>(update, values, stage);
     round_columns<-1>(x, values, stage);
     scale_outputs(o, stage);
-    Products::template by_columns<C::kDim>(s_, update, memory + (C::kKda ? 2 * C::kTileBytes : 0));
-    Products::template by_rows<true>(o, x, memory + C::kP);
+    Mma::template by_columns<C::kDim>(s_, update, memory + (C::kKda ? 2 * C::kTileBytes : 0));
+    Mma::template by_rows<true>(o, x, memory + C::kP);
     if constexpr (C::kDim <= 128) round_state(state_, 0);
     if (p_.out_dtype == DType::f32) store_wide(o, rows);
     else turn(o);
@@ -415,7 +415,7 @@ class ChunkScan {
     }
     __syncwarp();
   }
-  // Without a branch, since products are under way.
+  // Without a branch, since MMAs are under way.
   WW_DEVICE void store_turned(const Rows& rows) const {
     const int half = lane_ % 2, v = split_ + 64 * group_ + 16 * warp_ + 8 * half, tokens = v < p_.v_dim ? rows.tokens : 0;
     const auto* const out = static_cast<const unsigned short*>(p_.out) + out_at(rows) + v;

@@ -91,25 +91,25 @@ constexpr int scan_stages() {
   constexpr int kRoom = 227 * 1024 - kGroups * kBlockBytes;
   return kRoom / kStage >= 3 ? 3 : kRoom / kStage;
 }
-template <template <class> class Products, class Element, bool kKda, int kDim, int kGroups>
-using ScanOf = ScanConfig<Element, kDim, kKda, Products, kGroups, scan_stages<kKda, kDim, kGroups>()>;
+template <template <class> class Mma, class Element, bool kKda, int kDim, int kGroups>
+using ScanOf = ScanConfig<Element, kDim, kKda, Mma, kGroups, scan_stages<kKda, kDim, kGroups>()>;
 
-template <template <class> class Products, class Element, int kDim, int kGroups, class Run>
+template <template <class> class Mma, class Element, int kDim, int kGroups, class Run>
 void scan_grid(const LinearParams& p, const Run& run) {
   const int blocks = (p.v_dim + 64 * kGroups - 1) / (64 * kGroups) * p.v_heads;
-  if (p.decay_channels > 1) run.template operator()<ScanOf<Products, Element, true, kDim, kGroups>>(blocks, p.batch.num_requests);
-  else run.template operator()<ScanOf<Products, Element, false, kDim, kGroups>>(blocks, p.batch.num_requests);
+  if (p.decay_channels > 1) run.template operator()<ScanOf<Mma, Element, true, kDim, kGroups>>(blocks, p.batch.num_requests);
+  else run.template operator()<ScanOf<Mma, Element, false, kDim, kGroups>>(blocks, p.batch.num_requests);
 }
 
 template <class Element, class Run>
 void tile_scan_grid(const LinearParams& p, const Run& run) {
-  with_dim<64, 128, 256>(p.k_dim, [&]<int kDim> { scan_grid<WarpProducts, Element, kDim, 1>(p, run); });
+  with_dim<64, 128, 256>(p.k_dim, [&]<int kDim> { scan_grid<WarpMma, Element, kDim, 1>(p, run); });
 }
 template <class Element, class Run>
 void wgmma_scan_grid(const LinearParams& p, int groups, const Run& run) {
   with_dim<64, 128>(p.k_dim, [&]<int kDim> {
-    if (groups == 2) scan_grid<GroupProducts, Element, kDim, 2>(p, run);
-    else scan_grid<GroupProducts, Element, kDim, 1>(p, run);
+    if (groups == 2) scan_grid<WarpgroupMma, Element, kDim, 2>(p, run);
+    else scan_grid<WarpgroupMma, Element, kDim, 1>(p, run);
   });
 }
 

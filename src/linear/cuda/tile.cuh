@@ -1,4 +1,4 @@
-// Tiles of 16-bit elements in shared memory, as the copy engine's 128-byte swizzle lays them out and wgmma reads them: blocks
+// Tiles of 16-bit elements in shared memory, as TMA's 128-byte swizzle lays them out and wgmma reads them: blocks
 // of 64 columns, each of 64 rows of 128 bytes, whose 16-byte pieces stand at piece ^ (row % 8). Their fragments for mma.sync,
 // and MMAs of a fragment with a tile by mma.sync or by wgmma.
 //
@@ -68,7 +68,7 @@ WW_DEVICE void load_transposed(ptx::u32 (&r)[4], ptx::u32 tile, int row, int n) 
 
 // MMAs by mma.sync; each is done when the call returns.
 template <class Element>
-struct WarpProducts {
+struct WarpMma {
   static constexpr bool kAsync = false;
   static WW_DEVICE void begin() {}
   static WW_DEVICE void commit() {}
@@ -125,7 +125,7 @@ struct WarpProducts {
 
 // MMAs by wgmma, of a warpgroup whose warps have 16 rows each: begin(), MMAs, commit(); done after wait().
 template <class Element>
-struct GroupProducts {
+struct WarpgroupMma {
   static constexpr bool kAsync = true;
   static WW_DEVICE void begin() { ptx::wgmma_fence(); }
   static WW_DEVICE void commit() { ptx::wgmma_commit(); }
