@@ -11,7 +11,8 @@ namespace warpweave {
 namespace {
 
 constexpr int kPairBytes = 64;  // of a panel: two values of k of each column
-constexpr int kPrefetchBytes = 1024;  // ahead, with several rows: for one the hardware does it faster
+// Ahead, with several rows: for one the hardware does it faster. Measured over 1, 2, 3, 4 and 8 KiB (Zen 5).
+constexpr int kPrefetchBytes = 3072;
 
 inline __attribute__((always_inline)) __m512bh broadcast_pair(const uint16_t* p) {
   int32_t pair;

@@ -11,6 +11,7 @@
 #include "attention/backends/intel_amx/kernels.h"
 #include "attention/backends/intel_amx/plan.h"
 #include "attention/batch_check.h"
+#include "base/float16.h"
 #include "base/threads.h"
 
 namespace warpweave::intel_amx {
@@ -207,6 +208,45 @@ TEST(Backend, LayersOfAnotherCacheGroupShareTheirOwnPages) {
   ASSERT_TRUE(backend->init_forward_metadata(full.batch).ok());
   ASSERT_TRUE(backend->forward_decode(windowed.batch, call).ok());
   EXPECT_EQ(out, expected);
+}
+
+// Rows that check guesses, with and without packed blocks: the bits are those of decode steps.
+TEST(Backend, SeveralRowsHaveTheBitsOfOneAtATime) {
+  constexpr int kDim = 64, kHeads = 3, kTokens = 150, kMostRows = 8;
+  std::vector<uint16_t> pool(kTokens * kDim);
+  std::vector<float> q(kMostRows * kHeads * kDim);
+  for (size_t i = 0; i < pool.size(); ++i) pool[i] = f32_to_bf16(static_cast<float>(i * 37 % 101) / 50 - 1);
+  for (size_t i = 0; i < q.size(); ++i) q[i] = static_cast<float>(i * 53 % 97) / 48 - 1;
+  AttentionCall call;
+  call.num_q_heads = kHeads;
+  call.num_kv_heads = 1;
+  call.head_dim = call.v_head_dim = kDim;
+  call.scale = 0.125f;
+  call.q_token_stride = call.out_token_stride = kHeads * kDim;
+  call.k = {pool.data(), KvFormat::bf16, kDim, kDim, kDim};
+  call.v = call.k;
+  ThreadTeam team(1);
+  const auto backend = create_for_tier({.team = &team}, cpu_info().tier);
+  const auto run = [&](int rows, int kv_len, const float* from) {
+    TestBatch test({{rows, kv_len}});
+    test.batch.max_q_len = rows;
+    test.batch.max_kv_len = kv_len;
+    test.batch.mode = rows == 1 ? ForwardMode::decode : ForwardMode::target_verify;
+    std::vector<float> out(rows * kHeads * kDim);
+    call.q = from;
+    call.out = out.data();
+    EXPECT_TRUE(backend->init_forward_metadata(test.batch).ok());
+    EXPECT_TRUE(backend->forward_extend(test.batch, call).ok());
+    return out;
+  };
+  for (int rows = 2; rows <= kMostRows; ++rows) {
+    std::vector<float> expected;
+    for (int r = 0; r < rows; ++r) {
+      const std::vector<float> one = run(1, kTokens - rows + r + 1, q.data() + r * kHeads * kDim);
+      expected.insert(expected.end(), one.begin(), one.end());
+    }
+    EXPECT_EQ(run(rows, kTokens, q.data()), expected) << rows << " rows";
+  }
 }
 
 TEST(BatchCheck, NamesTheRequestThatBreaksARule) {

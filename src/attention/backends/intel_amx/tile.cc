@@ -20,6 +20,9 @@ constexpr int kChunkBlocks = kChunkTokens / kBlockTokens;
 // Prefetch steps of a block's kernels per 64 bytes of a row, at least.
 constexpr int kPackStepsPerLine = 4, kFewRowsStepsPerLine = 16;
 
+// Two groups of few rows read a block twice from L1, which takes less time than to pack it for one group.
+constexpr int kUnpackedRows = 2 * kFewRows;
+
 int round_up(int value, int step) { return (value + step - 1) / step * step; }
 
 float head_scale(const KvPoolView& pool, int kv_head) {
@@ -127,7 +130,7 @@ BlockRows TileRunner::block_rows(const LayerShape& shape, int kv_head, int block
 }
 
 bool TileRunner::packs(const LayerShape& shape) const {
-  return shape.kernels->few_rows == nullptr || rows_ > kFewRows;
+  return shape.kernels->few_rows == nullptr || rows_ > kUnpackedRows;
 }
 
 int TileRunner::stripe_blocks(const LayerShape& shape) const {
@@ -221,7 +224,11 @@ void TileRunner::run_head(const LayerShape& shape, int kv_head) {
       pack_block(shape, kv_head, block);
     }
   }
-  const int step = shape.kernels->group_rows;
+  int step = shape.kernels->group_rows;
+  if (!packs(shape)) {  // groups of equal size
+    const int groups = (rows_ + kFewRows - 1) / kFewRows;
+    step = (rows_ + groups - 1) / groups;
+  }
   for (int row = 0; row < rows_; row += step) {
     attend_group(shape, kv_head, row, std::min(rows_, row + step));
   }
