@@ -46,6 +46,7 @@ struct ModelFacts {
   int head_dim = 0;
   int v_head_dim = 0;                          // 0: equal to head_dim
   bool sliding_window = false;                 // any layer
+  int window_tokens = 0;                       // that the narrowest one sees, its own among them; 0: not known
   bool softcap = false;
   bool sinks = false;
   bool non_causal = false;                     // layers that attend both ways

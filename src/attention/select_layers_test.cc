@@ -1,4 +1,5 @@
 // The flags that choose for sparse layers, linear layers and the vision tower.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "attention/select_testing.h"
@@ -206,6 +207,33 @@ TEST(VisionTower, Refusals) {
   flags.mm_attention_backend = "sdpa";
   EXPECT_EQ(select("a100", model, flags)->mm, "sdpa");
   expect_refused("a100", llama(), flags, "--mm-attention-backend", "no vision tower");
+}
+
+// A tree is no deeper than the narrowest window; a chain may be.
+TEST(Select, UnsetSpeculationShrinksToTheWindow) {
+  struct Row { const char* algorithm; int window; std::optional<int> depth, topk; int wanted_topk, wanted_depth; };
+  const Row rows[] = {
+      {"NGRAM", 0, {}, {}, 10, 12},  {"NGRAM", 12, {}, {}, 10, 12}, {"NGRAM", 8, {}, {}, 10, 8},
+      {"NGRAM", 2, {}, {}, 10, 2},   {"NGRAM", 1, {}, {}, 1, 12},   {"NGRAM", 8, {}, 4, 4, 8},
+      {"NGRAM", 8, 9, {}, 1, 9},     {"NGRAM", 8, 9, 4, 4, 9},      {"NGRAM", 8, 6, {}, 10, 6},
+      {"EAGLE", 5, {}, {}, 4, 4},    {"EAGLE", 1, {}, {}, 1, 5},    {"EAGLE", 6, {}, {}, 4, 5},
+      {"EAGLE", 4, 5, {}, 1, 5},     {"EAGLE", 4, 5, 2, 2, 5},      {"EAGLE", 4, {}, 1, 1, 5},
+  };
+  for (const Row& row : rows) {
+    SCOPED_TRACE(fmt::format("{} window {}", row.algorithm, row.window));
+    const bool ngram = std::string_view(row.algorithm) == "NGRAM";
+    AttentionFlags flags;
+    flags.speculative_algorithm = row.algorithm;
+    flags.speculative_eagle_topk = row.topk;
+    (ngram ? flags.speculative_num_draft_tokens : flags.speculative_num_steps) = row.depth;
+    ModelFacts model = llama();
+    model.sliding_window = row.window > 0;
+    model.window_tokens = row.window;
+    const auto resolved = select("h200", model, flags);
+    ASSERT_TRUE(resolved.ok()) << resolved.status().message();
+    EXPECT_EQ(resolved->speculation.topk, row.wanted_topk);
+    EXPECT_EQ(ngram ? resolved->speculation.num_draft_tokens : resolved->speculation.num_steps, row.wanted_depth);
+  }
 }
 
 }  // namespace

@@ -52,6 +52,23 @@ int64_t tree_nodes(const Speculation& s) {
   return 1 + s.topk + static_cast<int64_t>(s.num_steps - 1) * s.topk * s.topk;
 }
 
+// What was not given shrinks to what the narrowest sliding window permits: a tree, whose nodes see all their ancestors,
+// is no deeper than it. Chains have no such bound. What was given stays, and is judged where the model is known.
+void fit_window(const AttentionFlags& flags, int window_tokens, Speculation& s) {
+  if (window_tokens == 0 || s.topk == 1) return;
+  const bool ngram = s.algorithm == "NGRAM";
+  int& deepest = ngram ? s.num_draft_tokens : s.num_steps;  // a draft model's tree has the last known token besides
+  const int least = ngram ? 2 : 1, most = window_tokens - (ngram ? 0 : 1);
+  const bool depth_given =
+      ngram ? flags.speculative_num_draft_tokens.has_value() : flags.speculative_num_steps.has_value();
+  if (deepest <= most) return;
+  if (!depth_given && most >= least) {
+    deepest = most;
+  } else if (!flags.speculative_eagle_topk) {
+    s.topk = 1;
+  }
+}
+
 Status resolve_draft_tokens(const std::optional<int>& given, int default_tokens, Speculation& s) {
   if (s.topk == 1) {
     s.num_draft_tokens = s.num_steps + 1;
@@ -92,11 +109,13 @@ Result<Speculation> resolve_speculation(const AttentionFlags& flags, const Model
     }
     s.topk = flags.speculative_eagle_topk.value_or(kNgramTopk);
     s.num_draft_tokens = flags.speculative_num_draft_tokens.value_or(kNgramDraftTokens);
+    fit_window(flags, model.window_tokens, s);
   } else {
     int steps = wide ? 5 : 3;
-    if (cpu) steps = 2;
-    s.num_steps = flags.speculative_num_steps.value_or(steps);
     s.topk = flags.speculative_eagle_topk.value_or(wide ? 4 : 1);
+    if (cpu) steps = s.topk == 1 ? 4 : 2;
+    s.num_steps = flags.speculative_num_steps.value_or(steps);
+    fit_window(flags, model.window_tokens, s);
     WW_RETURN_IF_ERROR(resolve_draft_tokens(flags.speculative_num_draft_tokens, wide ? 8 : 4, s));
   }
   const bool all_given = flags.speculative_eagle_topk && flags.speculative_num_draft_tokens &&

@@ -130,9 +130,11 @@ TEST(Select, SpeculationIsShortOnCpus) {
   AttentionFlags flags;
   flags.speculative_algorithm = "EAGLE";
   const auto resolved = select_attention(named_hardware("xeon").value(), llama(), flags);
-  EXPECT_EQ(resolved->speculation.num_steps, 2);
+  EXPECT_EQ(resolved->speculation.num_steps, 4);
   EXPECT_EQ(resolved->speculation.topk, 1);
-  EXPECT_EQ(resolved->speculation.num_draft_tokens, 3);
+  EXPECT_EQ(resolved->speculation.num_draft_tokens, 5);
+  flags.speculative_eagle_topk = 4;
+  EXPECT_EQ(select_attention(named_hardware("xeon").value(), llama(), flags)->speculation.num_steps, 2);
 }
 
 TEST(Select, SpeculationThatContradictsItselfIsRefused) {

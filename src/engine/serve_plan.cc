@@ -172,6 +172,7 @@ ModelFacts attention_model_facts(const ModelConfig& config, DType dtype) {
     facts.v_head_dim = config.latent->kv_rank;
   }
   facts.sliding_window = config.has_windows();
+  facts.window_tokens = config.has_windows() ? config.sliding_window : 0;
   facts.non_causal = config.encoder.has_value();
   facts.right_window = config.encoder && config.has_windows();
   facts.softcap = config.attention_softcap > 0;

@@ -140,8 +140,9 @@ Status check_draft_tokens(const ServerArgs& args, const Speculation& speculation
   if (speculation.topk > 1 && model.has_windows() && deepest > model.sliding_window) {
     return Status::unsupported(
         fmt::format("--speculative-eagle-topk {}: a tree of guesses may be {} tokens deep, more than the {} that "
-                    "layers with a sliding window see; add --speculative-eagle-topk 1",
-                    speculation.topk, deepest, model.sliding_window),
+                    "layers with a sliding window see; lower {} or add --speculative-eagle-topk 1",
+                    speculation.topk, deepest, model.sliding_window,
+                    speculation.algorithm == "NGRAM" ? "--speculative-num-draft-tokens" : "--speculative-num-steps"),
         "--speculative-eagle-topk");
   }
   if (!model.has_recurrent_layers() || speculation.num_draft_tokens <= kLinearAttnMaxVerifyNodes) return {};
