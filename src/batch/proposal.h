@@ -15,6 +15,7 @@ namespace warpweave {
 struct Proposal {
   std::vector<int32_t> tokens;
   std::vector<int> parents;  // [tokens] the node that a token follows; empty: a chain
+  bool found = false;        // in earlier text: a draft model takes it as it is
 
   int size() const { return static_cast<int>(tokens.size()); }
   bool is_chain() const { return parents.empty(); }
@@ -46,6 +47,7 @@ struct Proposal {
   void clear() {
     tokens.clear();
     parents.clear();
+    found = false;
   }
 };
 

@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
+
 #include "attention/hybrid.h"
 #include "base/mapped_file.h"
 #include "engine/serve_plan.h"
+#include "engine/speculation.h"
 #include "model/build_decoder.h"
 #include "model/fp8_weights.h"
 #include "spec/drafter.h"
@@ -49,7 +52,7 @@ Status at_path(const Status& status) {
 // What --quantization would be for the draft model's checkpoint; `unset`: where the flag is not given.
 std::string draft_quantization(const ServerArgs& args, const std::string& unset) {
   const std::string& given = args.speculative_draft_model_quantization;
-  return given.empty() ? unset : given == "unquant" ? std::string() : given;
+  return given.empty() ? unset : given == "fp8" ? given : std::string();
 }
 
 Status of_draft(const ServerArgs& args, const Status& status) {
@@ -215,6 +218,21 @@ AttentionFlags draft_flags(const ServerArgs& args, const DraftTarget& target) {
   return flags;
 }
 
+// What a draft model's matrices are rounded to. On a CPU, where weights of fewer bits are read and multiplied in less
+// time, 4 bits unless another number is asked for: the text is the target's in any case.
+Result<std::optional<DType>> draft_blocks(const ServerArgs& args, const DraftPlan& plan, const DraftTarget& target) {
+  const std::string& given = args.speculative_draft_model_quantization;
+  const bool cpu = !is_gpu_target(target.hardware.arch), asked = given == "int8" || given == "int4";
+  if (asked && (!cpu || plan.dtype != DType::bf16)) {
+    return Status::unsupported(
+        fmt::format("{} {} is of draft models in bfloat16 on a CPU; {}", kQuantizationFlag, given,
+                    cpu ? "leave it out or add --dtype bfloat16" : "use fp8, or leave it out"),
+        kQuantizationFlag);
+  }
+  if (!cpu || plan.dtype != DType::bf16 || (!given.empty() && !asked)) return std::optional<DType>();
+  return std::optional(given == "int8" ? DType::q8_0 : DType::iq4_nl);
+}
+
 std::optional<DraftHeadKind> head_kind(const ServerArgs& args) {
   const std::string& algorithm = args.speculative_algorithm;
   if (algorithm == "STANDALONE") return std::nullopt;
@@ -251,14 +269,17 @@ Result<std::optional<DraftPlan>> plan_draft(const ServerArgs& args, const DraftT
   if (speculation.algorithm.empty() || speculation.algorithm == "NGRAM") return std::optional<DraftPlan>();
   DraftPlan plan;
   plan.head = head_kind(args);
-  plan.options = {plan.head.has_value(), speculation.num_steps, speculation.topk, speculation.num_draft_tokens};
+  const bool gpu = is_gpu_target(target.hardware.arch);
+  plan.options = {plan.head.has_value(), speculation.num_steps, speculation.topk, speculation.num_draft_tokens,
+                  !gpu && adapts_length(args, speculation, gpu)};
   WW_RETURN_IF_ERROR(open_draft(args, target, plan));
   WW_RETURN_IF_ERROR(read_token_map(args, target, plan));
   WW_RETURN_IF_ERROR(limit_window(args, plan));
   WW_ASSIGN_OR_RETURN(plan.cache_group, whole_group(target.cache_layout));
-  if (is_gpu_target(target.hardware.arch)) WW_RETURN_IF_ERROR(check_gpu_draft(plan));
+  if (gpu) WW_RETURN_IF_ERROR(check_gpu_draft(plan));
   WW_ASSIGN_OR_RETURN(plan.dtype, resolve_dtype(args.dtype, plan.config.dtype));
   if (plan.options.eagle) plan.dtype = target.dtype;  // it goes on from the target's rows
+  WW_ASSIGN_OR_RETURN(plan.blocks, draft_blocks(args, plan, target));
   WW_ASSIGN_OR_RETURN(plan.attention, select_attention(target.hardware, attention_model_facts(plan.config, plan.dtype),
                                                        draft_flags(args, target)));
   return std::optional<DraftPlan>(std::move(plan));
@@ -285,11 +306,24 @@ Result<std::unique_ptr<DecoderModel>> build_draft(const DraftPlan& plan, const B
 
 }  // namespace
 
+// The output head that a draft head reads in place of the target's, if it is to be another; empty: none.
+static Result<PackedLinear> draft_head_copy(const DraftPlan& plan, const DecoderModel& model,
+                                            const DecoderModel& target, ThreadTeam& team) {
+  if (!plan.head || model.has_head()) return PackedLinear();
+  const bool compress = plan.blocks && multiplies_bytes() && target.config().hidden_size % 32 == 0;
+  if (!plan.tokens.empty()) return target.head_of(plan.tokens, compress ? plan.blocks : std::nullopt, team);
+  if (!compress || target.head().rounds_to_int8() || target.config().lm_head_bias) return PackedLinear();
+  std::vector<int32_t> all(target.config().vocab_size);
+  std::iota(all.begin(), all.end(), 0);
+  return target.head_of(all, plan.blocks, team);
+}
+
 Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, const DraftLimits& limits, DecoderModel& target,
                                                ThreadTeam& team) {
   HostDraftParts parts;
   const BuildOptions build = {.dtype = plan.dtype, .max_positions = limits.context_len,
-                              .batch_invariant = plan.attention.deterministic, .progress = {}};
+                              .batch_invariant = plan.attention.deterministic, .blocks = plan.blocks,
+                              .progress = {}};
   WW_ASSIGN_OR_RETURN(parts.model, build_draft(plan, build, team));
   WW_ASSIGN_OR_RETURN(parts.attention,
                       create_resolved_backend(plan.attention, {.team = &team,
@@ -300,9 +334,7 @@ Result<std::unique_ptr<Drafter>> start_drafter(const DraftPlan& plan, const Draf
   parts.cache_group = plan.cache_group;
   parts.tokens = plan.tokens;
   parts.kind = plan.head;
-  if (!plan.tokens.empty() && !parts.model->has_head()) {
-    WW_ASSIGN_OR_RETURN(parts.head, target.head_of(plan.tokens, team));
-  }
+  WW_ASSIGN_OR_RETURN(parts.head, draft_head_copy(plan, *parts.model, target, team));
   auto model = std::make_unique<HostDraftModel>(std::move(parts), target, team);
   return std::make_unique<Drafter>(std::move(model), plan.options, kDraftSlotsPerRequest * limits.max_requests,
                                    plan.cache_group);

@@ -26,6 +26,7 @@ struct DraftPlan {
   ModelConfig config;
   std::shared_ptr<WeightSource> weights;
   DType dtype = DType::bf16;
+  std::optional<DType> blocks;  // that its matrices, and its copy of the head, are rounded to on a CPU
   Resolved attention;           // of the draft model's own passes
   DraftOptions options;
   std::optional<DraftHeadKind> head;  // unset: a model of its own

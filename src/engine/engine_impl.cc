@@ -298,7 +298,7 @@ void set_proposer(const EngineOptions& options, bool gpu, ServePlan& plan, Engin
   core.owned_proposer = make_proposer(options.args, plan);
   core.drafts = plan.draft.has_value();
   core.accept = accept_thresholds(options.args);
-  if (options.args.speculative_adaptive) {
+  if (plan.draft && adapts_length(options.args, plan.attention.speculation, gpu)) {
     core.adaptive = {.max_length = plan.draft->options.num_steps, .whole_batch = gpu || options.whole_batch_lengths};
   }
   core.proposer = core.owned_proposer.get();

@@ -1,6 +1,7 @@
 // Proposals in the engine's loop: asked for before a step is built, counted when it is done.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "engine/engine_core.h"
@@ -22,9 +23,10 @@ void EngineCore::propose(const Step& step, DeviceStep& device_step) {
     const auto& request = *static_cast<LiveRequest*>(row.user);
     // A request that wants each token's state gets them one by one.
     int max_tokens = request.request.states == StateWish::none ? std::min({row.max_proposals, share, left}) : 0;
-    if (lengths_) max_tokens = std::min(max_tokens, request.draft_length.length);
     if (max_tokens == 0) continue;
-    const ProposalCall call = proposal_call(request, max_tokens);
+    ProposalCall call = proposal_call(request, max_tokens);
+    call.step_requests = static_cast<int>(step.rows.size());
+    if (lengths_) call.max_drafts = std::min(max_tokens, request.draft_length.length);
     if (forced_) forced_->propose(call, proposal);
     if (proposal.size() == 0 && options_.proposer != nullptr) options_.proposer->propose(call, proposal);
     left -= proposal.size();
@@ -37,6 +39,7 @@ ProposalCall EngineCore::proposal_call(const LiveRequest& request, int max_token
   return {.input_ids = request.request.input_ids,
           .output_ids = request.output_ids,
           .max_tokens = max_tokens,
+          .max_drafts = max_tokens,
           .request = request.id,
           .cache_salt = request.request.cache_salt,
           .grammar = request.request.sampling.grammar};
@@ -80,7 +83,10 @@ void EngineCore::plan_lengths(const Step& step) {
   planned_.clear();
   for (const StepRow& row : step.rows) {
     auto& request = *static_cast<LiveRequest*>(row.user);
-    if (row.max_proposals > 0 && request.request.states == StateWish::none) planned_.push_back(&request.draft_length);
+    if (row.max_proposals == 0 || request.request.states != StateWish::none) continue;
+    const float logprob = request.draft.first_logprob;  // no step is in flight: this one waited for its tokens
+    request.draft_length.first = logprob <= 0 ? std::exp(static_cast<double>(logprob)) : -1;
+    planned_.push_back(&request.draft_length);
   }
   const int rows = static_cast<int>(step.rows.size());
   lengths_->plan(planned_, rows, options_.scheduler.max_step_proposals / std::max(rows, 1));
@@ -109,11 +115,13 @@ void EngineCore::learn_lengths(const DeviceStep& device_step) {
                       .since_last_us = alike ? since_last.count() : 0};
   const std::vector<int>& begin = device_step.sampled_begin;
   for (size_t i = 0; i < rows.size(); ++i) {
-    const int guesses = proposal_of(device_step.proposals, i).size();
+    const Proposal& proposal = proposal_of(device_step.proposals, i);
+    const int guesses = proposal.size();
     if (guesses == 0 || rows[i].sample_slot < 0) continue;
     const int tokens = begin[rows[i].sample_slot + 1] - begin[rows[i].sample_slot];
-    lengths_->outcome(static_cast<LiveRequest*>(rows[i].user)->draft_length, guesses, tokens - 1);
     done.guesses += guesses;
+    if (proposal.found) continue;
+    lengths_->outcome(static_cast<LiveRequest*>(rows[i].user)->draft_length, guesses, tokens - 1);
     done.levels = std::max(done.levels, guesses);
   }
   lengths_->measured(done);

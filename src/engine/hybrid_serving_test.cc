@@ -210,7 +210,10 @@ TEST_P(HybridServing, SpeculatesWithoutChangingTexts) {
     speculating.speculative_algorithm = algorithm;
     // A tree may not be deeper than a layer's window.
     speculating.speculative_eagle_topk = GetParam().overlap && GetParam().model != kWindows ? 4 : 1;
-    if (algorithm == "STANDALONE") speculating.speculative_draft_model_path = "tests/golden/families/llama";
+    if (algorithm == "STANDALONE") {
+      speculating.speculative_draft_model_path = "tests/golden/families/llama";
+      speculating.speculative_num_steps = 2;  // although its guesses are wrong
+    }
     auto served = serve(speculating);
     EXPECT_EQ(ask(served, prompts, 40), expected) << algorithm;
     const auto now = ask(served, turns, 8);

@@ -302,7 +302,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   plan.scheduler.cache_groups = plan.cache_layout.groups;
   WW_ASSIGN_OR_RETURN(plan.draft, plan_draft(args, {model.config, model.where, plan.attention, plan.cache_layout,
                                                     target.hardware, plan.context_len, plan.dtype}));
-  plan.scheduler.max_proposals = plan.draft ? plan.draft->options.max_proposals()
+  plan.scheduler.max_proposals = plan.draft ? max_proposals(plan.draft->options)
                                             : max_proposals(plan.attention.speculation);
   plan.jump_forward = jumps_forward(args, model.config, plan.attention, gpu);
   if (plan.jump_forward) plan.scheduler.max_proposals = kMaxForcedProposals;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "linear/linear_attn.h"
+#include "spec/draft_room.h"
 #include "spec/ngram_proposer.h"
 
 namespace warpweave {
@@ -151,8 +152,16 @@ Status check_draft_tokens(const ServerArgs& args, const Speculation& speculation
                   speculation.num_draft_tokens, kLinearAttnMaxVerifyNodes), "--speculative-num-draft-tokens");
 }
 
+bool adapts_length(const ServerArgs& args, const Speculation& speculation, bool gpu) {
+  return args.speculative_adaptive || (!gpu && !args.speculative_num_steps && speculation.topk == 1);
+}
+
 int max_proposals(const Speculation& speculation) {
   return speculation.algorithm.empty() ? 0 : speculation.num_draft_tokens - 1;
+}
+
+int max_proposals(const DraftOptions& options) {
+  return std::max(options.max_proposals(), options.looks_up ? kMostFoundTokens : 0);
 }
 
 int max_step_proposals(bool gpu) { return gpu ? kMaxStepProposalsGpu : kMaxStepProposalsCpu; }

@@ -8,6 +8,7 @@
 #include "flags/server_args.h"
 #include "model/config.h"
 #include "sample/row_sampler.h"
+#include "spec/draft_options.h"
 #include "spec/proposer.h"
 #include "warpweave/status.h"
 
@@ -18,8 +19,14 @@ Status check_speculation(const ServerArgs& args, const ModelConfig& model);
 // And what cannot be once it is known how many tokens are checked at once.
 Status check_draft_tokens(const ServerArgs& args, const Speculation& speculation, const ModelConfig& model);
 
+// Whether the number of guesses follows what was measured: by flag, and on CPUs where no number is given, for there a
+// draft model's passes are not small beside a step.
+bool adapts_length(const ServerArgs& args, const Speculation& speculation, bool gpu);
+
 // Tokens proposed at once to follow a request's last; 0 without speculation.
 int max_proposals(const Speculation& speculation);
+// The same of a draft model, or found in its place.
+int max_proposals(const DraftOptions& options);
 
 // Of all requests in a step together: with more, a step takes longer than the guesses save.
 int max_step_proposals(bool gpu);

@@ -359,8 +359,10 @@ std::vector<FlagSpec> attention_flags() {
        .help = "EAGLE, NEXTN: tokens that may be guessed, as JSON or of torch.save()", .default_text = "every token"},
       {.names = {"--speculative-draft-model-quantization"}, .group = G::speculative,
        .target = &A::speculative_draft_model_quantization, .value_name = "METHOD",
-       .help = "fp8 rounds the draft model's weights as --quantization does the model's; unquant leaves them as they are",
-       .default_text = "NEXTN: --quantization; else unquant", .choices = {"fp8", "unquant"}},
+       .help = "fp8 rounds the draft model's weights as --quantization does the model's; int8 and int4, on CPUs, to blocks of "
+               "8 and 4 bits; unquant leaves them as they are",
+       .default_text = "CPUs: int4; NEXTN on GPUs: --quantization; else unquant",
+       .choices = {"fp8", "int8", "int4", "unquant"}},
       {.names = {"--speculative-draft-window-size"}, .group = G::speculative,
        .target = &A::speculative_draft_window_size, .value_name = "TOKENS",
        .help = "The draft model attends to so many last tokens only", .default_text = "all", .min = 1, .max = 1e9},

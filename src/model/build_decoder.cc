@@ -7,6 +7,7 @@
 #include "model/decoder_builder.h"
 #include "model/dual_chunk.h"
 #include "model/renamed_weights.h"
+#include "ops/block_rows.h"
 #include "ops/rope.h"
 #include "ops/router.h"
 
@@ -24,7 +25,7 @@ class HostTarget {
   static constexpr bool takes_fp8() { return false; }
 
   HostTarget(const BuildOptions& options, ThreadTeam& team)
-      : dtype_(options.dtype), batch_invariant_(options.batch_invariant), team_(team) {}
+      : dtype_(options.dtype), blocks_(options.blocks), batch_invariant_(options.batch_invariant), team_(team) {}
 
   Result<std::vector<float>> vector(const TensorView& view) { return widened(view); }
   Result<RopeTable> rope(RopeTable table) { return table; }
@@ -39,21 +40,26 @@ class HostTarget {
   }
   Result<PackedLinear> pack(std::vector<LinearPart> parts, GluActivation glu, bool exact) {
     convert(parts);
+    if (!exact) compress(parts);
     const ComputeMode mode = !exact && dtype_ == DType::bf16 ? ComputeMode::bf16 : ComputeMode::f32;
     LinearOptions linear = {.compute = mode, .glu = glu};
     if (!batch_invariant_) linear.widen_from_rows = fastest_widen_from_rows(parts[0].weight.dtype);
     auto packed = PackedLinear::pack(parts, linear, team_);
     converted_.clear();
+    compressed_.clear();
     return packed;
   }
 
  private:
   void convert(std::vector<LinearPart>& parts);
+  void compress(std::vector<LinearPart>& parts);
 
   DType dtype_;
+  std::optional<DType> blocks_;
   bool batch_invariant_;
   ThreadTeam& team_;
-  std::vector<std::vector<uint16_t>> converted_;  // alive while one linear is packed
+  std::vector<std::vector<uint16_t>> converted_;    // alive while one linear is packed
+  std::vector<std::vector<std::byte>> compressed_;  // and these
 };
 
 // Brings f32 weights (or 16-bit ones of the other kind) to the serving dtype, and parts that a GGUF
@@ -94,6 +100,20 @@ void HostTarget::convert(std::vector<LinearPart>& parts) {
     });
     part.weight.data = known = out.data();
     part.weight.dtype = to;
+  }
+}
+
+// To blocks_. Parts of one tensor share what it becomes.
+void HostTarget::compress(std::vector<LinearPart>& parts) {
+  if (!blocks_ || dtype_ != DType::bf16 || !multiplies_bytes()) return;
+  const TensorView& first = parts[0].weight;
+  if (is_quantized(first.dtype) || first.shape[1] % dtype_info(*blocks_).block_elements != 0) return;
+  std::map<const void*, const std::byte*> done;
+  for (LinearPart& part : parts) {
+    const std::byte*& known = done[part.weight.data];
+    if (known == nullptr) known = compressed_.emplace_back(matrix_in_blocks(part.weight, *blocks_, team_)).data();
+    part.weight.data = known;
+    part.weight.dtype = *blocks_;
   }
 }
 

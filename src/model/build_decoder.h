@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "base/threads.h"
 #include "model/decoder.h"
@@ -15,6 +16,8 @@ struct BuildOptions {
   DType dtype = DType::bf16;   // --dtype resolved: f32, bf16 or f16
   int max_positions = 0;       // rope tables reach this far: the context length served
   bool batch_invariant = true; // on the CPU: a row's bits do not depend on the number of rows (ops/linear.h)
+  // On the CPU: q8_0 or iq4_nl, that plain matrices are rounded to as they are packed, where it multiplies bytes.
+  std::optional<DType> blocks = {};
   std::function<void(int done_layers, int all_layers)> progress;  // may be empty
 };
 

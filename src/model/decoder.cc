@@ -9,6 +9,7 @@
 
 #include "model/layers/dense_feed_forward.h"
 #include "model/layers/experts_feed_forward.h"
+#include "ops/block_rows.h"
 #include "ops/elementwise.h"
 
 namespace warpweave {
@@ -121,29 +122,45 @@ void DecoderModel::embed_ids(std::span<const int32_t> ids, float* out, ThreadTea
   gather(weights_.lm_head);
 }
 
-void DecoderModel::head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team,
+void DecoderModel::head_logits(const float* rows, int64_t count, const LogitsOut& out, ThreadTeam& team,
                                const PackedLinear* head) const {
   const PackedLinear& lm_head = head != nullptr ? *head : weights_.lm_head;
   const int64_t columns = lm_head.out_features();
-  lm_head.forward({.data = rows, .rows = count, .row_stride = spec_.hidden_size}, {.data = out, .row_stride = columns},
-                  team);
-  scale_and_cap(out, count, columns, team);
+  lm_head.forward({.data = rows, .rows = count, .row_stride = spec_.hidden_size},
+                  {.data = out.values, .row_stride = columns, .best = out.best}, team);
+  scale_and_cap(out.values, count, columns, team);
 }
 
-Result<PackedLinear> DecoderModel::head_of(std::span<const int32_t> tokens, ThreadTeam& team) const {
+Result<PackedLinear> DecoderModel::head_of(std::span<const int32_t> tokens, std::optional<DType> blocks,
+                                           ThreadTeam& team) const {
+  constexpr int64_t kRowsAtOnce = 4096;  // that are widened
   if (config_.lm_head_bias)
     return Status::unsupported("the model's output head has a bias, of which no part can be taken");
   const int64_t count = static_cast<int64_t>(tokens.size()), cols = spec_.hidden_size;
-  std::vector<float> rows(count * cols);
-  embedding_gather(weights_.lm_head, tokens.data(), count, 1, rows.data(), team);
   const bool narrow = weights_.lm_head.preferred_input() == DType::bf16;
-  std::vector<uint16_t> narrowed(narrow ? rows.size() : 0);
-  if (narrow) f32_to_bf16_row(rows.data(), static_cast<int64_t>(rows.size()), narrowed.data());
-  const void* const values = narrow ? static_cast<const void*>(narrowed.data()) : rows.data();
-  const TensorView weight = {
-      .data = values, .dtype = narrow ? DType::bf16 : DType::f32, .rank = 2, .shape = {count, cols}};
+  const DType to = blocks ? *blocks : narrow ? DType::bf16 : DType::f32;
+  const int64_t row_bytes = cols / dtype_info(to).block_elements * dtype_info(to).block_bytes;
+  std::vector<std::byte> values(count * row_bytes);
+  std::vector<float> rows;
+  for (int64_t first = 0; first < count; first += kRowsAtOnce) {
+    const int64_t now = std::min(kRowsAtOnce, count - first);
+    rows.resize(now * cols);
+    embedding_gather(weights_.lm_head, tokens.data() + first, now, 1, rows.data(), team);
+    std::byte* const out = values.data() + first * row_bytes;
+    if (blocks) {
+      team.parallel_for(now, 16, [&](int64_t begin, int64_t end) {
+        round_to_blocks(rows.data() + begin * cols, (end - begin) * cols, to, out + begin * row_bytes);
+      });
+    } else if (narrow) {
+      f32_to_bf16_row(rows.data(), now * cols, reinterpret_cast<uint16_t*>(out));
+    } else {
+      std::memcpy(out, rows.data(), now * row_bytes);
+    }
+  }
+  const TensorView weight = {.data = values.data(), .dtype = to, .rank = 2, .shape = {count, cols}};
   const LinearPart part = {.weight = weight, .bias = {}};
-  return PackedLinear::pack({&part, 1}, {.compute = narrow ? ComputeMode::bf16 : ComputeMode::f32}, team);
+  const ComputeMode mode = blocks || narrow ? ComputeMode::bf16 : ComputeMode::f32;
+  return PackedLinear::pack({&part, 1}, {.compute = mode}, team);
 }
 
 void DecoderModel::look_for_nan(int layer, std::string_view part) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -112,13 +113,15 @@ class DecoderModel {
   }
 
   // Embedding and head for a draft model that shares them: [ids, hidden], and [rows, vocab] from rows that no norm
-  // is wanted of.
+  // is wanted of. A row's best is that of before a scale or a cap.
   void embed_ids(std::span<const int32_t> ids, float* out, ThreadTeam& team) const;
   // `head`: what head_of() gave, whose tokens are then the columns; null: the model's own.
-  void head_logits(const float* rows, int64_t count, float* out, ThreadTeam& team,
+  void head_logits(const float* rows, int64_t count, const LogitsOut& out, ThreadTeam& team,
                    const PackedLinear* head = nullptr) const;
-  // A copy of the head's rows of these tokens. Errors: `unsupported`, of a head with a bias.
-  Result<PackedLinear> head_of(std::span<const int32_t> tokens, ThreadTeam& team) const;
+  // A copy of the head's rows of these tokens, rounded to `blocks` (BuildOptions) if those are given. Errors:
+  // `unsupported`, of a head with a bias.
+  Result<PackedLinear> head_of(std::span<const int32_t> tokens, std::optional<DType> blocks, ThreadTeam& team) const;
+  const PackedLinear& head() const { return weights_.lm_head; }
 
   // After every part of every layer, looks for values that are not finite; costs a pass over
   // the residual stream each.

@@ -124,6 +124,8 @@ struct PackedLinear::Plan {
   LinearOutput y;
 };
 
+bool multiplies_bytes() { return kernels_of(cpu_info().tier).int8 != nullptr; }
+
 int64_t fastest_widen_from_rows(DType dtype) {
   // Only AMX's bf16 GEMMs are faster than integers, whose sums leave the tiles at every scale; sooner in K formats,
   // of more scales. docs/benchmarks.md.

@@ -67,6 +67,10 @@ struct LinearOptions {
   int64_t widen_from_rows = kNeverWiden;
 };
 
+// Whether this CPU multiplies GGUF blocks with activations of 8 bits as integers: then a GEMM of few rows takes the
+// less time the fewer bits its weights have.
+bool multiplies_bytes();
+
 // The widen_from_rows that takes the least time on this CPU for blocks of `dtype`, by measurement.
 int64_t fastest_widen_from_rows(DType dtype);
 

@@ -13,6 +13,39 @@ constexpr int kPlainStepsKnown = 8;                                // then plain
 
 }  // namespace
 
+AdaptiveLength::AdaptiveLength(const AdaptiveOptions& options) : options_(options) {
+  // A greedy choice is the head's likeliest token more often than the head says.
+  for (int i = 0; i < kSurenesses; ++i) by_sureness_[i] = {.first = 0.4 + 0.5 * i / (kSurenesses - 1), .next = right_};
+}
+
+static int sureness(double first) {
+  return std::clamp(static_cast<int>(first * AdaptiveLength::kSurenesses), 0, AdaptiveLength::kSurenesses - 1);
+}
+
+AdaptiveLength::Rights AdaptiveLength::usually(const LengthState& state) const { return {state.right, state.right}; }
+
+AdaptiveLength::Rights AdaptiveLength::now(const LengthState& state) const {
+  if (state.first < 0) return usually(state);
+  return by_sureness_[sureness(state.first)];
+}
+
+double AdaptiveLength::Rights::tokens(int length) const {
+  double all = 1, right = first;
+  for (int k = 0; k < length; ++k, right *= next) all += right;
+  return all;
+}
+
+void AdaptiveLength::outcome(LengthState& state, int guesses, int accepted) {
+  LengthPlanner::outcome(state, guesses, accepted);
+  if (state.first < 0) return;
+  constexpr double kWeight = 1.0 / 32;
+  Rights& known = by_sureness_[sureness(state.first)];
+  known.first += kWeight * ((accepted > 0 ? 1 : 0) - known.first);
+  for (int k = 1; k < std::min(accepted + 1, guesses); ++k) {
+    known.next += kWeight * ((accepted > k ? 1 : 0) - known.next);
+  }
+}
+
 LengthState AdaptiveLength::begin(int running) {
   Costs& costs = costs_of(running);
   LengthState out = {.right = right_, .trials_left = kTrials};
@@ -24,15 +57,14 @@ LengthState AdaptiveLength::begin(int running) {
 }
 
 // Guesses that each gain more than they cost, at `guess_price` tokens.
-int AdaptiveLength::own_length(const LengthState& state, int longest, double guess_price) const {
-  if (state.asleep) return 0;
+int AdaptiveLength::own_length(const Rights& rights, int longest, double guess_price) {
   int length = 0;
-  for (double gain = state.right; length < longest && gain > kMargin * guess_price; gain *= state.right) ++length;
+  for (double gain = rights.first; length < longest && gain > kMargin * guess_price; gain *= rights.next) ++length;
   return length;
 }
 
-int AdaptiveLength::best_length(std::span<LengthState* const> states, int requests, int most,
-                                const Costs& costs) const {
+int AdaptiveLength::best_length(std::span<LengthState* const> states, int requests, int most, RightsOf rights) const {
+  const Costs& costs = costs_of(requests);
   const double plain_rate = requests / costs.plain.value;
   const double guess_price = costs.guess.value * plain_rate;
   double best_rate = plain_rate * kLeastGain;
@@ -41,8 +73,10 @@ int AdaptiveLength::best_length(std::span<LengthState* const> states, int reques
     double tokens = requests, time = costs.plain.value + costs.keep.value;
     int levels = 0;
     for (const LengthState* state : states) {
-      const int length = own_length(*state, longest, guess_price);
-      tokens += tokens_of(state->right, length) - 1;
+      if (state->asleep) continue;
+      const Rights own = (this->*rights)(*state);
+      const int length = own_length(own, longest, guess_price);
+      tokens += own.tokens(length) - 1;
       time += length * costs.guess.value;
       levels = std::max(levels, length);
     }
@@ -86,13 +120,17 @@ void AdaptiveLength::plan(std::span<LengthState* const> states, int requests, in
   costs.planned = false;
   if (++costs.since_plain > (costs.plain.count < kPlainStepsKnown ? kEarlyRefreshSteps : kRefreshSteps)) return;
   const bool known = costs.guess.count > 0;
-  const int longest = known && !doubted(costs) ? best_length(states, requests, most, costs) : 0;
-  costs.planned = longest > 0;
+  const bool believed = known && !doubted(costs);
+  const bool pays = believed && best_length(states, requests, most, &AdaptiveLength::usually) > 0;
+  const int longest = pays ? std::max(1, best_length(states, requests, most, &AdaptiveLength::now)) : 0;
+  costs.planned = pays;
   const double guess_price = costs.guess.value * requests / costs.plain.value;
   int tries = 1;
   if (known) tries = std::max(tries, static_cast<int>(costs.plain.value / (2 * std::max(costs.guess.value, 1.0))));
   for (LengthState* state : states) {
-    if (longest > 0) state->length = own_length(*state, longest, guess_price);
+    if (pays && !state->asleep && own_length(usually(*state), 1, guess_price) > 0) {
+      state->length = std::max(1, own_length(now(*state), longest, guess_price));
+    }
     if (state->length == 0) {
       try_or_sleep(*state, tries, costs);
     } else {
@@ -119,7 +157,7 @@ void AdaptiveLength::measured(const DraftedStep& step) {
     costs.proof_promised_us += costs.plain.value * step.tokens / step.requests;
   }
   costs.guess.add(std::max(0.0, target_us - costs.plain.value) / step.guesses);
-  costs.level.add(std::max(0.0, step.draft_us - costs.keep.value) / step.levels);
+  if (step.levels > 0) costs.level.add(std::max(0.0, step.draft_us - costs.keep.value) / step.levels);
 }
 
 }  // namespace warpweave

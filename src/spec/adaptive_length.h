@@ -5,17 +5,17 @@
 //   spends on following the text, + pass(n) for each level of guesses + guess(n) for each guess that is checked. All
 //   are running means of measured steps, n by powers of two.
 // - Plan: the longest length is the one with most tokens a second; a request gets fewer guesses where another one of
-// its
-//   own would gain less than it costs. None, where that is not kLeastGain better than a step without.
+//   its own would gain less than it costs. None, where that is not kLeastGain better than a step without.
+// - Sureness: where some number pays, it is that for how often guesses came true, of all requests, behind a first one
+//   that the draft model was as sure of, by eighths of its probability: chains are long where they are likely to stand
+//   and short elsewhere, of one guess at least.
 // - Trials: a request for which nothing is planned tries one guess in each of kTrials steps, then it sleeps: it guesses
-// no
-//   more, and the draft model follows its text no longer. As many requests try in a step as cost half a step; where two
-//   in a row fell asleep, the others do at once, and those that come sleep from the start, but one whenever kTrialShare
-//   of the time since the last such would pay its trials. So what does not pay costs little, and is found when it pays
-//   again.
+//   no more, and the draft model follows its text no longer.
+//   As many try in a step as cost half a step; where two in a row fell asleep, the others do at once, and those
+//   that come sleep from the start, but one whenever kTrialShare of the time since the last such would pay its trials.
+//   So what does not pay costs little, and is found when it pays again.
 // - Proof: where kProofSteps steps with planned guesses gave fewer tokens a second than plain(n) promises, nothing is
-// planned
-//   at this n for kDoubtSteps steps, whatever the means say.
+//   planned at this n for kDoubtSteps steps, whatever the means say.
 // - One step in kEarlyRefreshSteps goes without guesses, to measure plain(n), later one in kRefreshSteps.
 #pragma once
 
@@ -34,13 +34,21 @@ class AdaptiveLength : public LengthPlanner {
   static constexpr int kProofSteps = 64, kDoubtSteps = 256;
   static constexpr double kLeastGain = 1.02;
 
-  explicit AdaptiveLength(const AdaptiveOptions& options) : options_(options) {}
+  static constexpr int kSurenesses = 8;
+
+  explicit AdaptiveLength(const AdaptiveOptions& options);
 
   LengthState begin(int running) override;
   void plan(std::span<LengthState* const> states, int requests, int most) override;
   void measured(const DraftedStep& step) override;
+  void outcome(LengthState& state, int guesses, int accepted) override;
 
  private:
+  // Probabilities that the first guess comes true, and each further one, if those before it did.
+  struct Rights {
+    double first = 0, next = 0;
+    double tokens(int length) const;
+  };
   struct Costs {
     RunningCost plain, keep, level, guess;  // in microseconds
     int since_plain = 0;
@@ -52,12 +60,17 @@ class AdaptiveLength : public LengthPlanner {
     int since_scout = 0;             // steps since a request came that was to try although those before slept
   };
   Costs& costs_of(int requests) { return costs_[cost_bucket(requests)]; }
-  int own_length(const LengthState& state, int longest, double guess_price) const;
-  int best_length(std::span<LengthState* const> states, int requests, int most, const Costs& costs) const;
+  const Costs& costs_of(int requests) const { return costs_[cost_bucket(requests)]; }
+  Rights now(const LengthState& state) const;      // of the coming step
+  Rights usually(const LengthState& state) const;
+  static int own_length(const Rights& rights, int longest, double guess_price);
+  using RightsOf = Rights (AdaptiveLength::*)(const LengthState& state) const;
+  int best_length(std::span<LengthState* const> states, int requests, int most, RightsOf rights) const;
   bool doubted(Costs& costs) const;
   void try_or_sleep(LengthState& state, int& tries, Costs& costs);
 
   const AdaptiveOptions options_;
+  std::array<Rights, kSurenesses> by_sureness_;  // by how sure the draft model was of the first guess
   std::array<Costs, kCostBuckets> costs_;
 };
 

@@ -58,6 +58,7 @@ class DraftModel {
   virtual ~DraftModel() = default;
   virtual int page_size() const = 0;
   virtual int max_rows() const = 0;              // of a pass
+  virtual bool chooses_at_once() const { return false; }  // take_choices() has nothing to wait for
   virtual size_t weight_bytes() const = 0;
   virtual size_t cache_bytes() const = 0;
   virtual Status copy_pages(std::span<const PageCopy> copies) = 0;

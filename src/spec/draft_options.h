@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "spec/draft_tree.h"
-#include "spec/proposer.h"
 
 namespace warpweave {
 
@@ -16,6 +15,7 @@ struct DraftOptions {
   int num_steps = 1;
   int topk = 1;
   int num_draft_tokens = 2;   // verified at once, the last known token included
+  bool looks_up = false;      // first in the text and what was served before (draft_room.h)
 
   // Slots behind a request's last token that drafting writes, and nodes that it proposes.
   int max_proposals() const {
@@ -30,11 +30,13 @@ struct DraftOptions {
   }
 };
 
-// What is known of a request's draft. Belongs to the request; used on the device's thread only.
+// What is known of a request's draft. Belongs to the request; used on the device's thread, by others
+// when no step is in flight.
 struct DraftState {
   int kv_len = 0;                    // leading positions whose K/V are in the draft model's cache
   int slot = -1;                     // EAGLE: of the Drafter's, where its next draft begins; -1: nowhere yet
   uint64_t stamp = 0;                // the slot is its own if it says the same
+  float first_logprob = 1;           // EAGLE on a host: of the first guess of its next draft; 1: unknown
 };
 
 // A row of the target's step.
@@ -51,21 +53,6 @@ struct DraftRow {
     return in_output < 0 ? prompt[position] : output[in_output];
   }
   int known_tokens() const { return static_cast<int>(prompt.size() + output.size()); }
-};
-
-// Keeps room in a step for what the device will draft: nodes of token 0, a star where a tree is to come.
-class DraftRoom : public Proposer {
- public:
-  explicit DraftRoom(const DraftOptions& options) : options_(options) {}
-  void propose(const ProposalCall& call, Proposal& out) override {
-    bool tree = false;
-    const int nodes = options_.nodes_for(call.max_tokens, tree);
-    out.tokens.assign(nodes, 0);
-    if (tree) out.parents.assign(nodes, 0);
-  }
-
- private:
-  const DraftOptions options_;
 };
 
 }  // namespace warpweave

@@ -79,7 +79,7 @@ Status Drafter::draft(const BatchBuilder& step, std::span<const DraftRow> rows, 
   growing_.clear();
   next_kept_ = static_cast<int>(slots_.size());
   for (size_t i = 0; i < proposals.size(); ++i) {
-    if (proposals[i].size() == 0) continue;
+    if (proposals[i].size() == 0 || proposals[i].found) continue;
     Growing& one = growing_.emplace_back();
     one.row = static_cast<int>(i);
     one.nodes = proposals[i].size();
@@ -321,7 +321,14 @@ Status Drafter::observe(const BatchBuilder& step, std::span<const DraftRow> rows
     const int drafted = rows[i].start + static_cast<int>(std::max<size_t>(observed[i].nodes.size(), 1));
     if (!options_.eagle && !rows[i].prefill) rows[i].state->kv_len = std::min(rows[i].state->kv_len, drafted);
   }
-  return run(step);
+  WW_RETURN_IF_ERROR(run(step));
+  if (!options_.eagle || !model_->chooses_at_once()) return {};
+  WW_RETURN_IF_ERROR(take_first_levels());
+  for (const DraftRow& row : rows) {
+    const Slot* const own = slot_of(*row.state);
+    row.state->first_logprob = own != nullptr && !own->first.empty() ? own->first[0].logprob : 1;
+  }
+  return {};
 }
 
 // Rows of a few tokens that were not observed when they were new: beside its token each reads the hidden state that is

@@ -1,6 +1,7 @@
 #include "spec/host_draft_model.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "ops/elementwise.h"
@@ -97,20 +98,36 @@ void HostDraftModel::keep_rows(const DraftPass& pass, const float* states) {
 }
 
 // Logits of the last `wanted` rows, and how many columns they have. A head's hidden states are then in states_.
-int64_t HostDraftModel::head_logits(int64_t wanted) {
+int64_t HostDraftModel::head_logits(int64_t wanted, RowBest* best) {
   const bool own = parts_.kind == DraftHeadKind::eagle3 && parts_.model->has_head();
   const bool shared = parts_.kind.has_value() && !own;
   int64_t vocab = own ? parts_.model->config().vocab_size : target_.config().vocab_size;
   if (shared && !parts_.tokens.empty()) vocab = static_cast<int64_t>(parts_.tokens.size());
   if (logits_.size() < static_cast<size_t>(wanted * vocab)) logits_.resize(wanted * vocab);
   if (!shared) {
-    parts_.model->logits(0, wanted, {.values = logits_.data()}, team_);
+    parts_.model->logits(0, wanted, {.values = logits_.data(), .best = best}, team_);
     return vocab;
   }
   states_.resize(wanted * hidden_size());
   parts_.model->states(0, wanted, states_.data(), team_);
-  target_.head_logits(states_.data(), wanted, logits_.data(), team_, parts_.tokens.empty() ? nullptr : &parts_.head);
+  target_.head_logits(states_.data(), wanted, {.values = logits_.data(), .best = best}, team_,
+                      parts_.head.empty() ? nullptr : &parts_.head);
   return vocab;
+}
+
+// Adds a row's choices. Of a single one the place is known.
+void HostDraftModel::choose(std::span<const float> logits, int topk, const RowBest& best) {
+  const float total = topk == 1 ? log_sum_exp(logits.data(), static_cast<int64_t>(logits.size())) : NAN;
+  if (std::isfinite(total)) {
+    row_choices_.assign(1, {best.column, logits[best.column] - total});
+  } else {
+    top_choices(logits, topk, row_choices_);
+    row_choices_.resize(topk, {0, kImpossibleChoice});  // where the vocabulary is smaller
+  }
+  if (!parts_.tokens.empty()) {
+    for (DraftChoice& choice : row_choices_) choice.token = parts_.tokens[choice.token];
+  }
+  choices_.insert(choices_.end(), row_choices_.begin(), row_choices_.end());
 }
 
 Status HostDraftModel::run(const DraftPass& pass, const BatchBuilder& step) {
@@ -124,16 +141,12 @@ Status HostDraftModel::run(const DraftPass& pass, const BatchBuilder& step) {
       parts_.model->forward_from(parts_.kind ? x_.data() : nullptr, batch, *parts_.cache, *parts_.attention, team_));
   const auto wanted = static_cast<int64_t>(pass.logits_rows.size());
   if (wanted == 0) return {};
-  const int64_t vocab = head_logits(wanted);
+  best_.resize(wanted);
+  const int64_t vocab = head_logits(wanted, pass.topk == 1 ? best_.data() : nullptr);
   // An EAGLE3 head goes on from its rows as they are before their norm, the others from what the head reads.
   if (parts_.kind) keep_rows(pass, parts_.kind == DraftHeadKind::eagle3 ? parts_.model->last_rows() : states_.data());
   for (int64_t row = 0; row < wanted; ++row) {
-    top_choices({logits_.data() + row * vocab, static_cast<size_t>(vocab)}, pass.topk, row_choices_);
-    row_choices_.resize(pass.topk, {0, kImpossibleChoice});  // where the vocabulary is smaller
-    if (!parts_.tokens.empty()) {
-      for (DraftChoice& choice : row_choices_) choice.token = parts_.tokens[choice.token];
-    }
-    choices_.insert(choices_.end(), row_choices_.begin(), row_choices_.end());
+    choose({logits_.data() + row * vocab, static_cast<size_t>(vocab)}, pass.topk, best_[row]);
   }
   return {};
 }

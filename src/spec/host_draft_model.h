@@ -20,7 +20,7 @@ struct HostDraftParts {
   int cache_group = 0;               // of the target's, whose pages the draft model's K/V follow
   std::optional<DraftHeadKind> kind; // unset: a model of its own
   std::vector<int32_t> tokens;  // of a head: what each column of its logits stands for; empty: every token in order
-  PackedLinear head;  // with tokens, where the head has no output head of its own: DecoderModel::head_of(tokens)
+  PackedLinear head;  // where it is not the target's own: DecoderModel::head_of(); empty: the target's
 };
 
 class HostDraftModel : public DraftModel {
@@ -31,7 +31,8 @@ class HostDraftModel : public DraftModel {
 
   int page_size() const override { return parts_.cache->shape().page_size; }
   int max_rows() const override { return INT32_MAX; }
-  size_t weight_bytes() const override { return parts_.model->weight_bytes(); }
+  bool chooses_at_once() const override { return true; }
+  size_t weight_bytes() const override { return parts_.model->weight_bytes() + parts_.head.size_bytes(); }
   size_t cache_bytes() const override { return parts_.cache->size_bytes(); }
   Status copy_pages(std::span<const PageCopy> copies) override;
   Status run(const DraftPass& pass, const BatchBuilder& step) override;
@@ -48,7 +49,8 @@ class HostDraftModel : public DraftModel {
   void make_head_rows(const DraftPass& pass);
   void join_embeddings(const float* features, int64_t rows);
   void norm_rows(const RowNorm& norm, float* rows, int64_t count);
-  int64_t head_logits(int64_t wanted);
+  int64_t head_logits(int64_t wanted, RowBest* best);
+  void choose(std::span<const float> logits, int topk, const RowBest& best);
   void keep_rows(const DraftPass& pass, const float* states);
 
   HostDraftParts parts_;
@@ -57,6 +59,7 @@ class HostDraftModel : public DraftModel {
   std::vector<int32_t> input_ids_, page_table_;
   std::vector<float> kept_;            // [.., hidden]
   std::vector<float> x_, embedded_, features_, both_, states_, logits_;
+  std::vector<RowBest> best_;
   std::vector<DraftChoice> choices_, row_choices_;
   bool taken_ = false;                 // choices_ were, and go with the next run()
 };

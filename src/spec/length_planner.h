@@ -6,6 +6,7 @@
 //
 // What both know of guesses: they come true one after the other, each with the probability `right` of its request, a
 // running mean that begins at that of all requests. A step with k guesses gives 1 + right + ... + right^k tokens.
+// Where the draft model has said how sure it is of the first guess, AdaptiveLength goes by what came of such guesses.
 #pragma once
 
 #include <memory>
@@ -21,6 +22,7 @@ struct AdaptiveOptions {
 // What is known of one request.
 struct LengthState {
   double right = 0;            // probability that a guess comes true, if those before it did
+  double first = -1;           // of the coming step's first guess, as the draft model says; negative: unknown
   int trials_left = 0;         // steps with guesses although they seem not to pay
   bool scout = false;          // BatchLength: tries where others sleep
   bool asleep = false;         // it guesses no more, and the draft model follows its text no longer

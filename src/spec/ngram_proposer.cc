@@ -17,6 +17,7 @@ constexpr double kForgetRate = 0.05;  // of the running means
 void NgramProposer::propose(const ProposalCall& call, Proposal& out) {
   auto [found, fresh] = texts_.try_emplace(call.request);
   Text& text = found->second;
+  expected_ = 0;
   if (fresh) text.context = history_.begin(call.cache_salt);
   learn(call, text);
   if (text.learned < call.input_ids.size() + call.output_ids.size() || call.max_tokens < 1) return;
@@ -76,6 +77,7 @@ void NgramProposer::expand(int node, double probability, const NgramHistory::Con
 void NgramProposer::add_node(const Candidate& candidate, Proposal& out) {
   out.tokens.push_back(candidate.token);
   out.parents.push_back(candidate.parent);
+  expected_ += candidate.probability;
   contexts_.push_back(contexts_[candidate.parent]);
   history_.follow(candidate.token, contexts_.back());
 }

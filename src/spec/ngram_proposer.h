@@ -27,6 +27,8 @@ class NgramProposer : public Proposer {
   explicit NgramProposer(const NgramOptions& options) : options_(options), history_(options.history) {}
 
   void propose(const ProposalCall& call, Proposal& out) override;
+  // Of the last proposal: how many of its nodes are expected to come true.
+  double expected() const { return expected_; }
   void forget(uint64_t request) override { texts_.erase(request); }
   void forget_all() override { texts_.clear(); }
 
@@ -61,6 +63,7 @@ class NgramProposer : public Proposer {
   std::vector<NgramHistory::Context> contexts_;  // by node
   std::vector<Candidate> candidates_;
   std::vector<NgramGuess> guesses_;
+  double expected_ = 0;
 };
 
 }  // namespace warpweave

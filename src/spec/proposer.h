@@ -21,6 +21,8 @@ struct ProposalCall {
   std::span<const int32_t> input_ids;   // the prompt
   std::span<const int32_t> output_ids;  // what followed so far
   int max_tokens = 0;                   // at most so many
+  int max_drafts = 0;                   // of a draft model; no more than max_tokens
+  int step_requests = 1;                // that the step is for
   uint64_t request = 0;                 // the same in all calls for a request
   std::string_view cache_salt = {};     // requests of different salts must not show in one another's proposals
   std::shared_ptr<const grammar::CompiledGrammar> grammar = {};  // what the output must match; or null

@@ -297,6 +297,12 @@ TEST(HeadFlags, WhatDoesNotFitIsRefusedByName) {
   adaptive.speculative_algorithm = "NEXTN";
   adaptive.speculative_eagle_topk = 2;
   EXPECT_EQ(refusal(adaptive).field(), "--speculative-adaptive");
+  // Blocks of few bits are multiplied beside bfloat16.
+  ServerArgs blocks = args_of(kDrafts + "nextn-glm4-moe");
+  blocks.speculative_algorithm = "NEXTN";
+  blocks.dtype = "float32";
+  blocks.speculative_draft_model_quantization = "int4";
+  EXPECT_EQ(refusal(blocks).field(), "--speculative-draft-model-quantization");
   // Layers of another kind of model.
   ServerArgs other = args_of(kDrafts + "nextn-glm4-moe");
   other.speculative_algorithm = "NEXTN";

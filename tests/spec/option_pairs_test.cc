@@ -256,5 +256,35 @@ INSTANTIATE_TEST_SUITE_P(Backends, OptionPairs,
                          name_of);
 #endif
 
+#ifndef WW_TEST_ON_GPU
+// Blocks of few bits are multiplied as integers beside bfloat16. The last two are as is usual on CPUs: as many guesses as
+// pay, looked up first.
+TEST(DraftModels, InBlocksChangeNoText) {
+  ServerArgs args;
+  args.threads = 1;
+  args.dtype = "bfloat16";
+  args.max_total_tokens = 4096;
+  ServedModel plain = serve(args);
+  const std::vector<GenerateRequest> asked = questions(plain);
+  const auto expected = ask(plain, asked);
+  size_t fewer_bytes = 0;
+  for (const auto& [method, steps] : std::vector<std::pair<const char*, std::optional<int>>>{
+           {"int4", 3}, {"int8", 3}, {"unquant", 3}, {"int4", {}}, {"", {}}}) {
+    SCOPED_TRACE(method);
+    ServerArgs drafting = args;
+    drafting.speculative_algorithm = "EAGLE";
+    drafting.speculative_draft_model_path = "models/tale-eagle";
+    drafting.speculative_draft_model_quantization = method;
+    drafting.speculative_num_steps = steps;
+    ServedModel served = serve(drafting);
+    expect_same(ask(served, asked), expected, asked, {.of_kv = true});
+    if (!steps) continue;
+    EXPECT_GT(served.engine->stats().speculation->accept_length(), 1.7);
+    EXPECT_GT(served.engine->info().weight_bytes, fewer_bytes);
+    fewer_bytes = served.engine->info().weight_bytes;
+  }
+}
+#endif  // WW_TEST_ON_GPU
+
 }  // namespace
 }  // namespace warpweave::speculation
