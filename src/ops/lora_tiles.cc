@@ -9,9 +9,10 @@ void fill_lora_tiles(std::span<const int32_t> slots, std::span<LoraTile> tiles, 
   struct Open {
     int tile;
     int rows;
+    int adapter;
   };
   for (LoraTile& tile : tiles) {
-    tile.slot = -1;
+    tile = {};
     std::fill(std::begin(tile.rows), std::end(tile.rows), -1);
   }
   std::unordered_map<int32_t, Open> open;  // by slot: the tile that takes its next row
@@ -20,14 +21,20 @@ void fill_lora_tiles(std::span<const int32_t> slots, std::span<LoraTile> tiles, 
     const int32_t slot = slots[row];
     places[row] = -1;
     if (slot < 0) continue;
-    Open& place = open.try_emplace(slot, Open{-1, kLoraTileRows}).first->second;
+    Open& place = open.try_emplace(slot, Open{-1, kLoraTileRows, static_cast<int>(open.size())}).first->second;
     if (place.rows == kLoraTileRows) {
       assert(used < static_cast<int>(tiles.size()));
-      place = {used++, 0};
-      tiles[place.tile].slot = slot;
+      tiles[used].slot = slot;
+      tiles[used].adapter = place.adapter;
+      tiles[used].first = place.tile < 0;
+      place = {used++, 0, place.adapter};
     }
     places[row] = place.tile * kLoraTileRows + place.rows;
     tiles[place.tile].rows[place.rows++] = static_cast<int32_t>(row);
+  }
+  for (LoraTile& tile : tiles) {
+    tile.num_adapters = static_cast<int16_t>(open.size());
+    tile.num_tiles = static_cast<int16_t>(used);
   }
 }
 

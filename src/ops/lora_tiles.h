@@ -13,7 +13,10 @@ inline constexpr int kLoraTileRows = 16;
 
 struct LoraTile {
   int32_t slot = -1;           // of the adapter in the device's table; -1: the tile has no rows
-  int32_t unused[3] = {};      // so that what stands behind tiles in a step's arrays is aligned to 16 bytes
+  int32_t adapter = -1;        // its place among the adapters of the batch, by their first rows
+  int32_t first = 0;           // 1: the adapter's first tile
+  int16_t num_adapters = 0;    // of the batch, in every tile
+  int16_t num_tiles = 0;       // with rows: the first ones
   int32_t rows[kLoraTileRows]; // of the batch, ascending; -1 behind the last
 };
 

@@ -28,6 +28,13 @@ TEST(LoraTiles, RowsOfAnAdapterShareTilesWhereverTheyStand) {
   EXPECT_EQ(tiles[3].slot, 7);
   EXPECT_EQ(tiles[3].rows[3], 38);
   EXPECT_EQ(tiles[3].rows[4], -1);
+  const int adapters[] = {0, 1, 0, 0};
+  for (int t = 0; t < 4; ++t) {
+    EXPECT_EQ(tiles[t].adapter, adapters[t]);
+    EXPECT_EQ(tiles[t].first, t < 2);
+    EXPECT_EQ(tiles[t].num_adapters, 2);
+    EXPECT_EQ(tiles[t].num_tiles, 4);
+  }
 }
 
 TEST(LoraTiles, EveryRowStandsInOneTileOfItsAdapterAndTheBoundHolds) {

@@ -7,7 +7,8 @@
 // would reach the rows of others.
 //
 // While weights stream, what else a CTA asks memory for stands in a queue of some microseconds: hence few requests one behind
-// the other, and none ahead of their time (A and B asked for into the L2 as the kernel begins: 2.3 us a layer slower). A CTA waits for the sums of others: those that make them are the first in the grid, at most as many as there are
+// the other, and none ahead of their time (A and B asked for into the L2 as the kernel begins: 2.3 us a layer slower; but the
+// first A that a CTA needs, into its registers: 0.4 us faster). A CTA waits for the sums of others: those that make them are the first in the grid, at most as many as there are
 // multiprocessors, so that they run before any CTA that could only wait.
 #pragma once
 
@@ -19,6 +20,7 @@ constexpr int kJoinBarrier = 1;       // named, of the four warps
 constexpr int kJoinTiles = 64;        // of rows: as many as a streamed GEMM has
 constexpr int kJoinSlices = 16;       // of the depth at most: a row's sums are read where they are needed
 constexpr int kJoinRanks = 32;        // summed at once
+constexpr int kJoinCells = 8;         // of A, 16 bytes each, that a thread asks for at once
 constexpr int kJoinPieces = 4;        // of a chunk
 constexpr int kJoinKept = 2;          // pieces of a row that are read ahead
 constexpr int kJoinRowBytes = 128;    // of a chunk: 64 numbers, with the 128-byte swizzle
@@ -30,7 +32,6 @@ struct LoraJoin {
   int rows;
   int slice_depth;        // a multiple of kLoraSlice
   int workers;            // CTAs that bring rows to ranks
-
 };
 
 // The weight rows of a CTA: `boxes` runs of neighbours.
@@ -82,7 +83,6 @@ struct LoraJoinShared {
   JoinPart parts[kJoinTiles][kLoraParts];      // of the adapters that the batch has
   int32_t adapter_of[kJoinTiles];              // by tile: its adapter's place in `parts`, -1 for an empty tile
   int32_t pieces[kLoraParts][kJoinTiles + 1];  // before each of the adapters, of those parts that the CTA's columns have
-  int32_t first[kJoinTiles];                   // whether an adapter's first tile
   const uint16_t* shrink[kJoinTiles];          // of the adapters, as `parts`
   int32_t ranks[kJoinTiles];
   int num_adapters;
@@ -94,59 +94,47 @@ struct LoraJoinShared {
 
 WW_DEVICE void join_sync() { ptx::named_barrier_sync(kJoinBarrier, kLoraThreads); }
 
-// Lists the batch's adapters and counts the chunks of this CTA. `thread`: of the four warps.
+// Lists the batch's adapters and counts the chunks of this CTA. `thread`: of the four warps. What the tiles do not say
+// themselves costs the GEMM time: it stands between the start of the kernel and the first sums.
 WW_DEVICE void list_adapters(const LoraJoin& join, const JoinTile& tile, int thread, LoraJoinShared& shared) {
   const LoraArgs& lora = join.lora;
-  const int slot = thread < lora.num_tiles ? lora.tiles[thread].slot : -1;
-  if (thread < kJoinTiles) shared.adapter_of[thread] = slot;
-  join_sync();
-  int first = thread;  // tile of this adapter
-  for (int other = 0; other < thread && slot >= 0; ++other) {
-    if (shared.adapter_of[other] != slot) continue;
-    first = other;
-    break;
-  }
-  if (thread < kJoinTiles) shared.first[thread] = slot >= 0 && first == thread;
-  join_sync();
-  int before = 0, all = 0, tiles = 0;
-  for (int other = 0; other < lora.num_tiles; ++other) {
-    before += other < first ? shared.first[other] : 0;
-    all += shared.first[other];
-    tiles += shared.adapter_of[other] >= 0;
-  }
-  join_sync();  // adapter_of is another thing from here on
-  if (thread < kJoinTiles) shared.adapter_of[thread] = slot >= 0 ? before : -1;
-  if (slot >= 0 && first == thread) {
+  const LoraTile* const own = thread < lora.num_tiles ? lora.tiles + thread : nullptr;
+  const int adapters = lora.num_tiles > 0 ? lora.tiles->num_adapters : 0, tiles = lora.num_tiles > 0 ? lora.tiles->num_tiles : 0;
+  const int slot = own ? own->slot : -1, adapter = own ? own->adapter : -1, first = own ? own->first : 0;
+  if (thread < kJoinTiles) shared.adapter_of[thread] = adapter;
+  if (first) {
     const LoraSiteWeights& weights = lora.weights(slot);
-    shared.shrink[before] = static_cast<const uint16_t*>(weights.shrink);
-    shared.ranks[before] = weights.ranks;
+    shared.shrink[adapter] = static_cast<const uint16_t*>(weights.shrink);
+    shared.ranks[adapter] = weights.ranks;
 #pragma unroll
     for (int part = 0; part < kLoraParts; ++part) {
       const auto* const expand = static_cast<const uint16_t*>(weights.expand[part]);
-      shared.parts[before][part] = {expand, weights.rank[part], weights.first_rank[part], weights.scale[part]};
+      shared.parts[adapter][part] = {expand, weights.rank[part], weights.first_rank[part], weights.scale[part]};
       const bool there = part < lora.shape.num_parts && expand != nullptr && tile.overlaps(lora.shape, part);
-      shared.pieces[part][before] = there ? weights.rank[part] / kLoraRankMultiple : 0;
+      shared.pieces[part][adapter] = there ? weights.rank[part] / kLoraRankMultiple : 0;
     }
   }
   join_sync();
   if (thread < kLoraParts) {
     int sum = 0;
-    for (int i = 0; i <= all; ++i) {
-      const int pieces = i < all ? shared.pieces[thread][i] : 0;
+    for (int i = 0; i <= adapters; ++i) {
+      const int pieces = i < adapters ? shared.pieces[thread][i] : 0;
       shared.pieces[thread][i] = sum;
       sum += pieces;
     }
+  } else if (thread == 32) {
+    int most_ranks = 0;
+    for (int i = 0; i < adapters; ++i) most_ranks = max(most_ranks, shared.ranks[i]);
+    shared.num_adapters = adapters;
+    shared.num_tiles = tiles;
+    shared.rank_blocks = (most_ranks + kJoinRanks - 1) / kJoinRanks;
   }
   join_sync();
   if (thread == 0) {
-    int pieces = 0, most_ranks = 0;
-    for (int part = 0; part < kLoraParts; ++part) pieces += shared.pieces[part][all];
-    for (int i = 0; i < all; ++i) most_ranks = max(most_ranks, shared.ranks[i]);
-    const int own = pieces > tile.rank ? (pieces - tile.rank + tile.count - 1) / tile.count : 0;
-    shared.num_adapters = all;
-    shared.num_tiles = tiles;
-    shared.rank_blocks = (most_ranks + kJoinRanks - 1) / kJoinRanks;
-    shared.chunks = (own + kJoinPieces - 1) / kJoinPieces;
+    int pieces = 0;
+    for (int part = 0; part < kLoraParts; ++part) pieces += shared.pieces[part][adapters];
+    const int of_cta = pieces > tile.rank ? (pieces - tile.rank + tile.count - 1) / tile.count : 0;
+    shared.chunks = (of_cta + kJoinPieces - 1) / kJoinPieces;
   }
   join_sync();
 }
@@ -174,46 +162,81 @@ WW_DEVICE JoinItem read_item(const LoraJoin& join, const LoraJoinShared& shared,
   return out;
 }
 
-// sum += the item's rows times its ranks; kSteps of the depth are asked for at once, for up to 8 * kOf ranks.
-template <class E, int kSteps, int kOf, int kBlocks>
-WW_DEVICE void sum_depth(const LoraJoin& join, const JoinItem& item, int thread, float (&sum)[kBlocks][4]) {
-  const LoraArgs& lora = join.lora;
-  const int warp = thread / 32, lane = thread % 32;
-  const int depth = static_cast<int>(lora.in_features), end = min(depth, (item.slice + 1) * join.slice_depth);
+// A of an item, as much as a thread asks for at once: 8 * kOf ranks of kJoinCells / kOf steps of the depth.
+struct JoinMatrix {
+  uint4 of_ranks[kJoinCells];
+};
+template <int kOf>
+WW_DEVICE int first_depth(const LoraJoin& join, const JoinItem& item, int thread) {
+  return item.slice * join.slice_depth + thread / 32 * kJoinCells / kOf * kLoraStep;
+}
+template <int kOf>
+WW_DEVICE void read_matrix(const LoraJoin& join, const JoinItem& item, int begin, int thread, JoinMatrix& out) {
+  const int lane = thread % 32, depth = static_cast<int>(join.lora.in_features);
   const auto* const a = item.a + lane / 4 * depth;
-  const auto* const x = static_cast<const uint16_t*>(lora.x);
-  for (int begin = item.slice * join.slice_depth + warp * kSteps * kLoraStep; begin < end;
-       begin += kLoraWarps * kSteps * kLoraStep) {
-    uint4 of_ranks[kSteps][kBlocks], of_rows[kSteps][2];
+#pragma unroll
+  for (int i = 0; i < kJoinCells; ++i) {
+    const int k = begin + i / kOf * kLoraStep + lane % 4 * 8, block = i % kOf;
+    out.of_ranks[i] = uint4{0, 0, 0, 0};
+    if (block * 8 < item.ranks && k < depth) out.of_ranks[i] = *reinterpret_cast<const uint4*>(a + block * 8 * depth + k);
+  }
+}
+
+// sum += the item's rows times its ranks. `a`: of first_depth().
+template <class E, int kOf, int kBlocks>
+WW_DEVICE void sum_depth(const LoraJoin& join, const JoinItem& item, int thread, JoinMatrix& a, float (&sum)[kBlocks][4]) {
+  constexpr int kSteps = kJoinCells / kOf;
+  const int lane = thread % 32, depth = static_cast<int>(join.lora.in_features);
+  const int end = min(depth, (item.slice + 1) * join.slice_depth);
+  const auto* const x = static_cast<const uint16_t*>(join.lora.x);
+  for (int begin = first_depth<kOf>(join, item, thread);;) {
+    uint4 of_rows[kSteps][2];
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const int k = begin + step * kLoraStep + lane % 4 * 8;
-#pragma unroll
-      for (int block = 0; block < kOf; ++block) {
-        of_ranks[step][block] = uint4{0, 0, 0, 0};
-        if (block * 8 < item.ranks && k < depth) of_ranks[step][block] = *reinterpret_cast<const uint4*>(a + block * 8 * depth + k);
-      }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         of_rows[step][half] = uint4{0, 0, 0, 0};
         if (item.rows[half] >= 0 && k < depth) of_rows[step][half] = *reinterpret_cast<const uint4*>(x + static_cast<int64_t>(item.rows[half]) * depth + k);
       }
     }
-    multiply_ranks<E>(of_rows, of_ranks, min(item.ranks, 8 * kOf), sum);
+#pragma unroll
+    for (int i = 0; i < kJoinCells; ++i) {
+      const uint4 low = of_rows[i / kOf][0], high = of_rows[i / kOf][1], ranks = a.of_ranks[i];
+      const ptx::u32 first[4] = {low.x, high.x, low.y, high.y}, second[4] = {low.z, high.z, low.w, high.w};
+      if (i % kOf * 8 >= item.ranks) continue;
+      E::mma(sum[i % kOf], first, ranks.x, ranks.y);
+      E::mma(sum[i % kOf], second, ranks.z, ranks.w);
+    }
+    begin += kLoraWarps * kSteps * kLoraStep;
+    if (begin >= end) return;
+    read_matrix<kOf>(join, item, begin, thread, a);
+  }
+}
+
+constexpr int kFewBlocks = kLoraRankMultiple / 8, kAllBlocks = kJoinRanks / 8;
+WW_DEVICE bool has_few_ranks(const JoinItem& item) { return item.ranks <= kLoraRankMultiple; }
+
+// The first cells of an item.
+WW_DEVICE void begin_item(const LoraJoin& join, const JoinItem& item, int thread, JoinMatrix& out) {
+  if (has_few_ranks(item)) {
+    read_matrix<kFewBlocks>(join, item, first_depth<kFewBlocks>(join, item, thread), thread, out);
+  } else {
+    read_matrix<kAllBlocks>(join, item, first_depth<kAllBlocks>(join, item, thread), thread, out);
   }
 }
 
 template <class E>
-WW_DEVICE void sum_item(const LoraJoin& join, const JoinItem& item, int thread, LoraJoinShared& shared) {
-  constexpr int kBlocks = kJoinRanks / 8, kOfThread = kLoraTileRows * kJoinRanks / kLoraThreads;
+WW_DEVICE void sum_item(const LoraJoin& join, const JoinItem& item, int thread, JoinMatrix& a, LoraJoinShared& shared) {
+  constexpr int kOfThread = kLoraTileRows * kJoinRanks / kLoraThreads;
   if (item.ranks <= 0) return;
   const LoraArgs& lora = join.lora;
   const int warp = thread / 32, lane = thread % 32;
-  float sum[kBlocks][4] = {};
-  if (item.ranks <= kLoraRankMultiple) {
-    sum_depth<E, 4, kLoraRankMultiple / 8>(join, item, thread, sum);
+  float sum[kAllBlocks][4] = {};
+  if (has_few_ranks(item)) {
+    sum_depth<E, kFewBlocks>(join, item, thread, a, sum);
   } else {
-    sum_depth<E, 2, kBlocks>(join, item, thread, sum);
+    sum_depth<E, kAllBlocks>(join, item, thread, a, sum);
   }
   join_sync();  // the item before was read
   add_warps(sum, warp, lane, shared.of_warp, [] { join_sync(); });
@@ -225,14 +248,21 @@ WW_DEVICE void sum_item(const LoraJoin& join, const JoinItem& item, int thread, 
   }
 }
 
-// This CTA's share of the sums, and word that they are there.
+// This CTA's share of the sums, and word that they are there. Waits for the kernel that makes the rows; the first A is asked
+// for before that.
 template <class E>
 WW_DEVICE void make_sums(const LoraJoin& join, int cta, int thread, LoraJoinShared& shared) {
+  JoinItem item;
+  if (cta < join.workers) item = read_item(join, shared, cta, thread);
+  JoinMatrix a;
+  begin_item(join, item, thread, a);
+  ptx::grid_dependency_wait();
   if (cta >= join.workers) return;
-  for (int number = cta;; number += join.workers) {
-    const JoinItem item = read_item(join, shared, number, thread);
-    if (item.tile < 0) break;
-    sum_item<E>(join, item, thread, shared);
+  for (int number = cta; item.tile >= 0;) {
+    sum_item<E>(join, item, thread, a, shared);
+    number += join.workers;
+    item = read_item(join, shared, number, thread);
+    begin_item(join, item, thread, a);
   }
   join_sync();
   if (thread == 0) ptx::add_acq_rel(join.counters, 1);

@@ -135,7 +135,7 @@ __device__ void bring_weights(const Args& a, Ring<C> ring, const Share& share, c
   Ring<C> landing = ring;
   int depth = share.rank * kDepth;
   JoinOrder order(share.count, 0);  // adapters' chunks are in the second half: counted when they matter
-  bool counted = !C::kAdapted;
+  bool counted = !C::kAdapted || share.count < JoinOrder::kShortest;
   int stages = 0;
   for (int i = 0; i < share.count; i += stages) {
     stages = min(a.together, share.count - i);
@@ -174,12 +174,16 @@ __device__ void bring_weights(const Args& a, Ring<C> ring, const Share& share, c
 template <class C>
 __device__ void bring_inputs(const Args& a, Ring<C> ring, const Share& share, char* memory) {
   wait_for_predecessor();
-  const int adapters_chunks = count_adapters_chunks<C>(a, memory);
-  const JoinOrder order(share.count, adapters_chunks);
+  JoinOrder order(share.count, 0);  // as in bring_weights()
+  bool counted = !C::kAdapted || share.count < JoinOrder::kShortest;
   int reached = 0;
   const int turn = a.splits * kDepth;
   int depth = share.rank * kDepth;
   for (int i = 0; i < share.count; ++i, depth += turn) {
+    if (!counted && i + JoinOrder::kApart >= share.count / 2) {
+      order = JoinOrder(share.count, count_adapters_chunks<C>(a, memory));
+      counted = true;
+    }
     if (order.before(i)) {
       join_memory<C>(a, memory).reached = ++reached;
       ring.next();
@@ -190,7 +194,7 @@ __device__ void bring_inputs(const Args& a, Ring<C> ring, const Share& share, ch
     ptx::tma_load_4d(ring.at() + C::kWeightBytes, &a.x, full, depth, 0, 0, 0);
     ring.next();
   }
-  if constexpr (C::kAdapted) join_memory<C>(a, memory).reached = adapters_chunks;
+  if constexpr (C::kAdapted) join_memory<C>(a, memory).reached = count_adapters_chunks<C>(a, memory);
 }
 
 template <class C>
@@ -246,7 +250,6 @@ __device__ void bring_adapters(const Args& a, Ring<C> ring, const Share& share, 
   const int chunks = shared.chunks;
   const JoinOrder order(share.count, chunks);
   const auto piece_of = [&](int chunk) { return find_piece(a.join, shared, tile, chunk, thread % 8 / 2); };
-  wait_for_predecessor();
   make_sums<E>(a.join, cta, thread, shared);
 
   const auto stage_of = [&](int chunk) { return free_stage<C>(ring, order.place(chunk), shared, chunk, thread); };
@@ -376,7 +379,9 @@ void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream
   args.together = std::min(plan.together, args.stages);
   // Adapters' sums stand in the same queue as the weights: on an H200 8B's step of 64 with 8 adapters takes 7.7 ms with half
   // of them under way, 8.4 with all. CTAs of their own for the sums, on the SMs that are left, took 11.6.
-  args.in_flight = std::clamp(C::kAdapted ? plan.in_flight / 2 : plan.in_flight, args.together, args.stages);
+  // A short GEMM ends with the sums, which two stages hold up least.
+  const int beside_sums = args.chunks / args.splits < JoinOrder::kShortest ? std::min(plan.in_flight / 2, 2) : plan.in_flight / 2;
+  args.in_flight = std::clamp(C::kAdapted ? beside_sums : plan.in_flight, args.together, args.stages);
   const size_t used_bytes = size_t(args.stages) * (C::kStageBytes + kBarrierBytes) + C::kSharedBytes;
   launch_dependent({static_cast<unsigned>(tiles * args.splits), C::kThreads, used_bytes, stream},
                    stream_gemm_kernel<E, C>, static_cast<const Args&>(args));
