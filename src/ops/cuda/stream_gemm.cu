@@ -20,6 +20,7 @@
 #include "device/cuda/wgmma.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
+#include "ops/cuda/gemm_ring.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/lora_join.cuh"
 #include "ops/cuda/split_args.h"
@@ -31,14 +32,7 @@ namespace {
 using ptx::u32;
 using ptx::u64;
 
-constexpr int kGroups = 2;                 // of 4 warps that multiply
-constexpr int kConsumers = 128 * kGroups;
 constexpr int kProducers = 64;
-constexpr int kDepth = 64;                 // of a stage: 128 bytes of a row, the swizzle's width
-constexpr int kRowBytes = 2 * kDepth;
-constexpr int kBarrierBytes = 24;          // of a stage: weights are there, inputs are, it is free again
-constexpr int kMostSmemBytes = 227 * 1024;
-constexpr int kGluTile = 224;
 
 struct Args {
   CUtensorMap w, x;
@@ -73,41 +67,8 @@ struct Config {
   static_assert(kColumns % 8 == 0 && kBoxRows <= 256 && kStages >= 2);
 };
 
-// The part of the depth that falls to a CTA, in chunks: the CTAs of a tile take turns, so that together they read
-// the same rows on.
-struct Share {
-  int tile, rank, count;
-
-  __device__ explicit Share(const Args& a)
-      : tile(static_cast<int>(blockIdx.x) / a.splits), rank(static_cast<int>(blockIdx.x) % a.splits),
-        count((a.chunks - rank + a.splits - 1) / a.splits) {}
-};
-
-// A place in the ring, and the parity of its turn.
 template <class C>
-struct Ring {
-  u32 base, barriers;
-  int stages, stage = 0;
-  u32 parity = 0;
-
-  __device__ Ring(const Args& a, const char* memory)
-      : base(ptx::smem_address(memory)), barriers(base + a.stages * C::kStageBytes), stages(a.stages) {}
-  __device__ u32 at() const { return base + stage * C::kStageBytes; }
-  __device__ u32 weights_full() const { return barriers + kBarrierBytes * stage; }
-  __device__ u32 inputs_full() const { return weights_full() + 8; }
-  __device__ u32 empty() const { return weights_full() + 16; }
-  __device__ void next() {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-  __device__ void skip(int count) {
-    stage += count;
-    parity ^= stage / stages & 1;
-    stage %= stages;
-  }
-};
+using Ring = GemmRing<C::kStageBytes>;
 
 template <class C>
 __device__ LoraJoinShared& join_memory(const Args& a, char* memory) {
@@ -129,7 +90,7 @@ __device__ int count_adapters_chunks(const Args& a, char* memory) {
 // One thread. What it does for a stage must not take longer than the stage's bytes: no divisions. Weights come before
 // the predecessor has ended, but never so many at a time that its own loads, and the inputs, wait behind them.
 template <class C>
-__device__ void bring_weights(const Args& a, Ring<C> ring, const Share& share, char* memory) {
+__device__ void bring_weights(const Args& a, Ring<C> ring, const DepthShare& share, char* memory) {
   const u64 policy = ptx::evict_first_policy();
   const int row = share.tile * C::kBoxRows, turn = a.splits * kDepth;
   Ring<C> landing = ring;
@@ -172,7 +133,7 @@ __device__ void bring_weights(const Args& a, Ring<C> ring, const Share& share, c
 
 // One thread.
 template <class C>
-__device__ void bring_inputs(const Args& a, Ring<C> ring, const Share& share, char* memory) {
+__device__ void bring_inputs(const Args& a, Ring<C> ring, const DepthShare& share, char* memory) {
   wait_for_predecessor();
   JoinOrder order(share.count, 0);  // as in bring_weights()
   bool counted = !C::kAdapted || share.count < JoinOrder::kShortest;
@@ -242,7 +203,7 @@ __device__ void publish(const Ring<C>& at, int thread) {
 
 // Four warps: the adapters' chunks, among the CTA's own.
 template <class E, class C>
-__device__ void bring_adapters(const Args& a, Ring<C> ring, const Share& share, char* memory) {
+__device__ void bring_adapters(const Args& a, Ring<C> ring, const DepthShare& share, char* memory) {
   const int thread = static_cast<int>(threadIdx.x) - kConsumers - kProducers, cta = static_cast<int>(blockIdx.x);
   LoraJoinShared& shared = join_memory<C>(a, memory);
   const JoinTile tile = {C::kBoxes, C::kBoxRows, share.tile * C::kBoxRows, a.columns, share.rank, a.splits};
@@ -297,7 +258,7 @@ __device__ __forceinline__ void store_2(const Args& a, int64_t at, float first, 
 
 // wgmma leaves a thread two neighbours of every 8 columns, of two rows.
 template <class E, class C>
-__device__ void write(const Args& a, const Share& share, const Sums<C>& sum) {
+__device__ void write(const Args& a, const DepthShare& share, const Sums<C>& sum) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int first = share.tile * C::kBoxRows + warp / 4 * C::kColumns + lane % 4 * 2;
 #pragma unroll
@@ -321,18 +282,13 @@ __device__ void write(const Args& a, const Share& share, const Sums<C>& sum) {
 template <class E, class C>
 __global__ void __launch_bounds__(C::kThreads, 1) stream_gemm_kernel(const __grid_constant__ Args a) {
   extern __shared__ __align__(1024) char memory[];
-  Ring<C> ring(a, memory);
-  const Share share(a);
+  Ring<C> ring(memory, a.stages, 0);
+  const DepthShare share(static_cast<int>(blockIdx.x), a.splits, a.chunks);
   start_successor();
   if (threadIdx.x == kConsumers) {
     ptx::tensor_map_prefetch(&a.w);
     ptx::tensor_map_prefetch(&a.x);
-    for (int i = 0; i < a.stages; ++i) {
-      const u32 barriers = ring.barriers + kBarrierBytes * i;
-      ptx::mbarrier_init(barriers, 1);
-      ptx::mbarrier_init(barriers + 8, 1);
-      ptx::mbarrier_init(barriers + 16, kConsumers / 32);
-    }
+    ring.init_barriers();
     if constexpr (C::kAdapted) {
       join_memory<C>(a, memory).chunks = -1;
       join_memory<C>(a, memory).reached = 0;
@@ -352,8 +308,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) stream_gemm_kernel(const __gri
   Sums<C> sum = {};
   const auto take_chunks = [&](int count) {
     for (int i = 0; i < count; ++i) {
-      ptx::mbarrier_wait(ring.weights_full(), ring.parity);
-      ptx::mbarrier_wait(ring.inputs_full(), ring.parity);
+      ring.wait_full();
       multiply<E, C>(ring.at(), threadIdx.x / 128, sum);
       if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ring.empty());
       ring.next();

@@ -14,6 +14,7 @@
 #include "device/cuda/wgmma_wide.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
+#include "ops/cuda/gemm_ring.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/split_args.h"
 #include "ops/cuda/stream_gemm.h"
@@ -25,17 +26,10 @@ namespace {
 using ptx::u32;
 using ptx::u64;
 
-constexpr int kGroups = 2;                 // of 4 warps that multiply
-constexpr int kConsumers = 128 * kGroups;
 constexpr int kThreads = kConsumers + 64;
 constexpr int kRows = kTileGemmRows;
 static_assert(kRows == 64 * kGroups);
-constexpr int kDepth = 64;                 // of a stage: 128 bytes of a row, the swizzle's width
-constexpr int kRowBytes = 2 * kDepth;
 constexpr int kInputBytes = kRows * kRowBytes;
-constexpr int kBarrierBytes = 24;          // of a stage: weights are there, inputs are, it is free again
-constexpr int kMostSmemBytes = 227 * 1024;
-constexpr int kGluTile = 224;
 
 struct Args {
   CUtensorMap w, x;
@@ -69,36 +63,14 @@ struct Config {
   static_assert(kPieceRows % 8 == 0 && kPieceRows <= 256);
 };
 
-// The part of a tile's depth that falls to a CTA, in chunks: the CTAs of a tile take turns, so that together they read
-// the same rows on.
-struct Share {
-  int tile, rank, count;
-
-  __device__ Share(const Args& a, int unit)
-      : tile(unit / a.splits), rank(unit % a.splits), count((a.chunks - rank + a.splits - 1) / a.splits) {}
-};
-
-// A place in the ring, and the parity of its turn.
 template <class C>
-struct Ring {
-  u32 base, barriers;
-  int stages, stage = 0;
-  u32 parity = 0;
+using Ring = GemmRing<C::kStageBytes>;
 
-  __device__ Ring(const Args& a, const char* memory)
-      : base(ptx::smem_address(memory)), barriers(base + a.stages * C::kStageBytes + C::kStagingBytes), stages(a.stages) {}
-  __device__ u32 staging() const { return C::kGlu ? barriers - C::kStagingBytes : base; }
-  __device__ u32 at() const { return base + stage * C::kStageBytes; }
-  __device__ u32 weights_full() const { return barriers + kBarrierBytes * stage; }
-  __device__ u32 inputs_full() const { return weights_full() + 8; }
-  __device__ u32 empty() const { return weights_full() + 16; }
-  __device__ void next() {
-    if (++stage == stages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
+// Where outputs are staged: over the stages, or with a GLU behind them.
+template <class C>
+__device__ u32 staging(const Ring<C>& ring) {
+  return C::kGlu ? ring.barriers - C::kStagingBytes : ring.base;
+}
 
 // One thread. Weights come before the predecessor has ended, but never so many at a time that its own loads, and the
 // inputs, wait behind them.
@@ -109,7 +81,7 @@ __device__ void bring_weights(const Args& a, Ring<C> ring) {
   Ring<C> landing = ring;
   int asked = 0;
   for (int unit = blockIdx.x; unit < a.units; unit += gridDim.x) {
-    const Share share(a, unit);
+    const DepthShare share(unit, a.splits, a.chunks);
     const int row = share.tile * C::kColumns;
     int depth = share.rank * kDepth;
     for (int i = 0; i < share.count; i += a.together) {
@@ -145,7 +117,7 @@ template <class C>
 __device__ void bring_inputs(const Args& a, Ring<C> ring) {
   wait_for_predecessor();
   for (int unit = blockIdx.x; unit < a.units; unit += gridDim.x) {
-    const Share share(a, unit);
+    const DepthShare share(unit, a.splits, a.chunks);
     for (int i = 0; i < share.count; ++i) {
       const u32 full = ring.inputs_full();
       ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
@@ -186,7 +158,7 @@ __device__ __forceinline__ void activate_all(GluActivation activation, Sums<C>& 
 // The tile's columns of y, through shared memory at `staging`: rows are written whole, and no thread waits for them.
 // put(address, two neighbours).
 template <class C, int kElementBytes, class Put>
-__device__ __forceinline__ void write(const Args& a, const Share& share, u32 staging, const Sums<C>& sum, const Put& put) {
+__device__ __forceinline__ void write(const Args& a, const DepthShare& share, u32 staging, const Sums<C>& sum, const Put& put) {
   // wgmma leaves a thread two neighbours of every 8 columns, of two rows: no two write to one bank.
   constexpr int kPitch = C::kColumns * kElementBytes + 8 * kElementBytes;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -211,7 +183,7 @@ __device__ __forceinline__ void write(const Args& a, const Share& share, u32 sta
 }
 
 template <class E, class C>
-__device__ __forceinline__ void write(const Args& a, const Share& share, u32 staging, const Sums<C>& sum) {
+__device__ __forceinline__ void write(const Args& a, const DepthShare& share, u32 staging, const Sums<C>& sum) {
   if (!C::kGlu && a.f32_out) {
     write<C, 4>(a, share, staging, sum, [](u32 at, float x, float y) { ptx::store_shared_8(at, x, y); });
   } else {
@@ -226,17 +198,12 @@ __device__ __forceinline__ void release(u32 empty) {
 template <class E, class C>
 __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_constant__ Args a) {
   extern __shared__ __align__(1024) char memory[];
-  Ring<C> ring(a, memory);
+  Ring<C> ring(memory, a.stages, C::kStagingBytes);
   start_successor();
   if (threadIdx.x == kConsumers) {
     ptx::tensor_map_prefetch(&a.w);
     ptx::tensor_map_prefetch(&a.x);
-    for (int i = 0; i < a.stages; ++i) {
-      const u32 barriers = ring.barriers + kBarrierBytes * i;
-      ptx::mbarrier_init(barriers, 1);
-      ptx::mbarrier_init(barriers + 8, 1);
-      ptx::mbarrier_init(barriers + 16, kConsumers / 32);
-    }
+    ring.init_barriers();
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
@@ -248,11 +215,10 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
   wait_for_predecessor();
   Sums<C> sum;
   for (int unit = blockIdx.x; unit < a.units; unit += gridDim.x) {
-    const Share share(a, unit);
+    const DepthShare share(unit, a.splits, a.chunks);
     u32 used = 0;
     for (int i = 0; i < share.count; ++i) {
-      ptx::mbarrier_wait(ring.weights_full(), ring.parity);
-      ptx::mbarrier_wait(ring.inputs_full(), ring.parity);
+      ring.wait_full();
       multiply<E, C>(ring.at(), threadIdx.x / 128, i == 0, sum);
       if (i > 0) {
         ptx::wgmma_wait<1>();
@@ -270,7 +236,7 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
     } else {
       ptx::named_barrier_sync(1, kConsumers);  // the stages, which nobody reads any more
     }
-    write<E, C>(a, share, ring.staging(), sum);
+    write<E, C>(a, share, staging<C>(ring), sum);
   }
   ptx::bulk_wait_read();
 }
