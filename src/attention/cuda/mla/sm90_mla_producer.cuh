@@ -81,11 +81,55 @@ class Sm90MlaBoxProducer {
   MlaRing ring_;
 };
 
+// A warp that brings what this CTA copies of the next tile into the L2 cache while this one is copied: there is no room
+// for it in shared memory yet, and memory answers later than the consumers are done with a tile. A lane has a token.
+template <class C>
+class Sm90MlaPrefetcher {
+ public:
+  WW_DEVICE Sm90MlaPrefetcher(const MlaParams& p, const Sm90MlaShared<C>& shared) : p_(p), shared_(shared) {}
+
+  WW_DEVICE void run(const SplitWork& work) {
+    MlaRunState run;
+    run.begin(work, blockIdx.x);
+    SplitSegment s;
+    while (run.next(p_, work, s)) {
+      int page = find_page(s, s.tile_begin + 1);
+      for (int tile = s.tile_begin; tile < s.tile_end; ++tile) {
+        const int token = token_of(s, tile + 1);
+        const char* const at = token < 0 ? nullptr : mla_token_of(p_, page, token);
+        page = find_page(s, tile + 2);
+        ptx::mbarrier_wait(shared_.empty(ring_, kMlaRopePart), ring_.phase() ^ 1);
+        if (at != nullptr) {
+#pragma unroll
+          for (int i = 0; i < C::kColumnBlocks; ++i) ptx::prefetch_l2(at + i * 128);
+        }
+        ++ring_.count;
+      }
+    }
+  }
+
+ private:
+  static_assert(Sm90MlaShared<C>::kOwnTokens == 32);
+  // This lane's; -1: the segment has none.
+  static WW_DEVICE int token_of(const SplitSegment& s, int tile) {
+    const int token = tile * C::kTokens + Sm90MlaShared<C>::first_own() + static_cast<int>(threadIdx.x) % 32;
+    return tile < s.tile_end && token < s.kv_len ? token : -1;
+  }
+  WW_DEVICE int find_page(const SplitSegment& s, int tile) const {
+    const int token = token_of(s, tile);
+    return token < 0 ? 0 : mla_page(p_, s.page_row, token);
+  }
+
+  const MlaParams& p_;
+  const Sm90MlaShared<C>& shared_;
+  MlaRing ring_;
+};
+
 // Threads, 16 bytes at a time: pages of a few tokens. Eight threads take 128 bytes of a token.
 //
 // Two CTAs of a cluster gather half of the tokens each and send them to each other through distributed shared memory
-// (kExchanges): two warps gather, a third one sends what has arrived. It tells its own consumers of both halves, so
-// that they need no fence.
+// (kExchanges): two warps gather, a third one sends what has arrived, 64 columns at a time. It tells its own consumers
+// of both halves, so that they need no fence. The fourth one prefetches.
 template <class C>
 class Sm90MlaGatherProducer {
  public:
@@ -95,6 +139,7 @@ class Sm90MlaGatherProducer {
     const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
     if (warp < C::kGatherers / 32) gather(work);
     else if (warp == C::kGatherers / 32) send(work);
+    else if constexpr (C::kExchanges) Sm90MlaPrefetcher<C>(p_, shared_).run(work);
   }
 
  private:
@@ -145,16 +190,17 @@ class Sm90MlaGatherProducer {
     const int piece = threadIdx.x % 8;
     ptx::mbarrier_wait(shared_.empty(ring_, kPart), ring_.phase() ^ 1);
 #pragma unroll
-    for (int i = 0; i < kPasses; ++i) {
-      const ptx::u32 target = shared_.part(ring_, kPart) + row(i) * 128 + (piece ^ row(i) % 8) * 16;
+    for (int j = 0; j < mla_columns(kPart); ++j) {
+      const int column = mla_first_column(kPart) + j;
+      const ptx::u32 block = shared_.part(ring_, kPart) + j * C::kColumnBytes;
 #pragma unroll
-      for (int j = 0; j < mla_columns(kPart); ++j) {
-        const int column = mla_first_column(kPart) + j;
+      for (int i = 0; i < kPasses; ++i) {
         const char* source = from[i] == nullptr ? static_cast<const char*>(p_.kv) : from[i] + column * 128 + piece * 16;
-        ptx::cp_async_16(target + j * C::kColumnBytes, source, from[i] == nullptr ? 0 : 16);
+        ptx::cp_async_16(block + row(i) * 128 + (piece ^ row(i) % 8) * 16, source, from[i] == nullptr ? 0 : 16);
       }
+      if constexpr (C::kExchanges) ptx::cp_async_mbarrier_arrive_noinc(shared_.gathered(ring_, column));
     }
-    ptx::cp_async_mbarrier_arrive_noinc(C::kExchanges ? shared_.gathered(ring_, kPart) : shared_.full(ring_, kPart));
+    if constexpr (!C::kExchanges) ptx::cp_async_mbarrier_arrive_noinc(shared_.full(ring_, kPart));
   }
 
   WW_DEVICE void send(const SplitWork& work) {
@@ -175,15 +221,17 @@ class Sm90MlaGatherProducer {
   // when they have released what arrives there.
   template <int kPart>
   WW_DEVICE void send() const {
-    constexpr int kBytes = kOwnTokens * 128;
-    const int lane = threadIdx.x % 32;
+    constexpr int kBytes = kOwnTokens * 128, kColumns = mla_columns(kPart);
     const ptx::u32 full = shared_.full(ring_, kPart);
-    ptx::mbarrier_wait(shared_.gathered(ring_, kPart), ring_.phase());
-    ptx::fence_proxy_async();
-    __syncwarp();
-    if (lane == 0) ptx::mbarrier_arrive_expect_tx(full, mla_columns(kPart) * kBytes);
-    if (lane >= mla_columns(kPart)) return;
-    Shared::send(shared_.part(ring_, kPart) + lane * C::kColumnBytes + Shared::first_own() * 128, full, kBytes);
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+      ptx::mbarrier_wait(shared_.gathered(ring_, mla_first_column(kPart) + j), ring_.phase());
+      ptx::fence_proxy_async();
+      __syncwarp();
+      if (threadIdx.x % 32 != 0) continue;
+      if (j == kColumns - 1) ptx::mbarrier_arrive_expect_tx(full, kColumns * kBytes);
+      Shared::send(shared_.part(ring_, kPart) + j * C::kColumnBytes + Shared::first_own() * 128, full, kBytes);
+    }
   }
 
   const MlaParams& p_;

@@ -40,7 +40,7 @@ struct Sm90MlaConfig {
   static constexpr int kTileBytes = kColumnBlocks * kColumnBytes;
   static constexpr int kStages = 2;
   static constexpr int kProbabilityBytes = kRows * kTokens * 2;
-  static constexpr int kBarrierBytes = 192;
+  static constexpr int kBarrierBytes = 256;
   static constexpr int kSmemBytes = 3 * kTileBytes + kProbabilityBytes + 128 * 8 + kBarrierBytes + 384 + 1024;
   static_assert(kSmemBytes <= 227 * 1024);
   static constexpr float kRescaleThreshold = 8;
@@ -68,15 +68,16 @@ struct Sm90MlaShared {
     factors = q + kFactors;
     barriers = factors + 128 * 8;
     cursors = reinterpret_cast<MlaCursor*>(base + kFactors + 128 * 8 + C::kBarrierBytes);
-    static_assert(3 * sizeof(MlaCursor) <= 384 && 3 * C::kStages * kMlaParts * 8 <= C::kBarrierBytes);
+    static_assert(3 * sizeof(MlaCursor) <= 384);
+    static_assert(C::kStages * (kMlaParts * 16 + C::kColumnBlocks * 8) <= C::kBarrierBytes);
   }
   WW_DEVICE ptx::u32 full(MlaRing ring, int part) const {
     return barriers + (ring.stage() * kMlaParts + part) * 16;
   }
   WW_DEVICE ptx::u32 empty(MlaRing ring, int part) const { return full(ring, part) + 8; }
-  // Of a part's tokens that this CTA gathers for both (kExchanges).
-  WW_DEVICE ptx::u32 gathered(MlaRing ring, int part) const {
-    return barriers + C::kStages * kMlaParts * 16 + (ring.stage() * kMlaParts + part) * 8;
+  // Of 64 columns of the tokens that this CTA gathers for both (kExchanges).
+  WW_DEVICE ptx::u32 gathered(MlaRing ring, int column) const {
+    return barriers + C::kStages * kMlaParts * 16 + (ring.stage() * C::kColumnBlocks + column) * 8;
   }
   // `bytes` of shared memory to the same address in the other CTA of the cluster, whose barrier at the address of
   // `barrier` hears of them. What threads have written there needs a fence first.
@@ -102,7 +103,10 @@ struct Sm90MlaShared {
     for (int i = 0; i < C::kStages * kMlaParts; ++i) {
       ptx::mbarrier_init(barriers + i * 16, C::kBoxes || C::kExchanges ? 1 : C::kProducers);
       ptx::mbarrier_init(barriers + i * 16 + 8, C::kPaired ? 8 : 4);  // warps of one warpgroup of each CTA
-      if constexpr (C::kExchanges) ptx::mbarrier_init(barriers + C::kStages * kMlaParts * 16 + i * 8, C::kGatherers);
+    }
+    if constexpr (C::kExchanges) {
+      for (int i = 0; i < C::kStages * C::kColumnBlocks; ++i)
+        ptx::mbarrier_init(barriers + C::kStages * kMlaParts * 16 + i * 8, C::kGatherers);
     }
     ptx::mbarrier_init_fence();
   }
