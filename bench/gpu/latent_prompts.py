@@ -57,7 +57,7 @@ class Ours:
         a.causal, a.scale = p.causal, p.scale
         plan = ww.PlanInput()
         plan.kv_lens, plan.q_indptr, plan.num_requests, plan.num_kv_heads = a.kv_lens, a.q_indptr, p.requests, p.heads
-        plan.window_left, plan.decode_q_len, plan.head_token_bytes, plan.causal = -1, 1, 2 * (QK + V), p.causal
+        plan.window_left, plan.decode_q_len, plan.head_token_bytes, plan.causal = -1, 1, QK + V, p.causal
         plan.merged_pieces_a_tile, plan.tile_tokens = 1, 64
         ww.ok(lib.ww_extend_plan(plan, rows, 1, self.work.items, self.work.header, ww.stream()))
 

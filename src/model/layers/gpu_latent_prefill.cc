@@ -143,8 +143,9 @@ Status GpuLatentPrefill::make_chunks(const ForwardBatch& batch) {
     input.num_requests = batch.num_reqs;
     input.num_kv_heads = spec_.num_heads;
     input.decode_q_len = kMinQueryLen - 1;
+    // Half of what they are: sections of twice as many heads are faster here (docs/gpu-tuning.md).
     input.head_token_bytes =
-        static_cast<int>((spec_.dims.qk_dim() + spec_.dims.v_dim) * dtype_info(dtype_).block_bytes);
+        static_cast<int>((spec_.dims.qk_dim() + spec_.dims.v_dim) * dtype_info(dtype_).block_bytes / 2);
     input.causal = fresh;
     auto* const header = reinterpret_cast<cuda::ExtendHeader*>(items(fresh));
     auto* const list = reinterpret_cast<cuda::ExtendItem*>(header) + kHeaderItems;

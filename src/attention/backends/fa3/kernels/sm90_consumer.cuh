@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attention/backends/fa3/kernels/sm90_shared.cuh"
+#include "attention/cuda/wgmma_softmax.cuh"
 #include "device/cuda/wgmma.h"
 
 namespace warpweave::cuda {
@@ -335,18 +336,21 @@ class Sm90Consumer {
     }
   }
 
-  // Turns S into P. O is complete here, so P may replace the last one. Returns what a row's sums grow by. `shift`: of a
-  // row's exponents, by its maximum.
-  WW_DEVICE float2 turn_into_probabilities(float (&s)[kScores], const float (&shift)[2],
-                                           ptx::u32 (&probability)[kScores / 8][4]) const {
+  // Returns what a row's sums grow by. `shift`: of a row's exponents, by its maximum.
+  WW_DEVICE float2 turn_into_exponentials(float (&s)[kScores], const float (&shift)[2]) const {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) s[i] = ptx::exp2_approx(__fmaf_rn(s[i], scale_log2_, shift[i / 2 % 2]));
     float sum[4];
 #pragma unroll
     for (int i = 0; i < kScores; ++i) sum[i % 4] = i < 4 ? s[i] : sum[i % 4] + s[i];
-#pragma unroll
-    for (int i = 0; i < kScores; i += 2) probability[i / 8][i / 2 % 4] = E::pack(s[i], s[i + 1]);
     return {sum[0] + sum[1], sum[2] + sum[3]};
+  }
+  // O is complete here, so P may replace the last one.
+  WW_DEVICE float2 turn_into_probabilities(float (&s)[kScores], const float (&shift)[2],
+                                           ptx::u32 (&probability)[kScores / 8][4]) const {
+    const float2 sums = turn_into_exponentials(s, shift);
+    pack_probabilities<E>(s, probability);
+    return sums;
   }
 
   WW_DEVICE void exponentials(float (&s)[kScores], ptx::u32 (&probability)[kScores / 8][4]) {

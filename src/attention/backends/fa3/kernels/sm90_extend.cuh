@@ -21,6 +21,8 @@
 // dim 128 long requests in bf16 take three, too: the WGMMAs of two then cover the third one's softmax. S and P share
 // registers there, so that O of a block is complete before S of the next is begun.
 //
+// Prompts of latent attention have K of 192 and V of 128 dims, and no turns (Sm90LatentConsumer).
+//
 // K and V come in boxes of as many tokens as a page allows, so that paged and contiguous pools are the
 // same code. Pages of a few tokens are copied first (kCopies), or threads gather 16-byte pieces (kGather); for tall
 // tiles pages of no multiple of 64 tokens are copied, too (sm90_copy_pages.cuh), as small boxes hold those up.
@@ -33,6 +35,7 @@
 
 #include "attention/backends/fa3/kernels/sm90_copy_pages.cuh"
 #include "attention/backends/fa3/kernels/sm90_gather_producer.cuh"
+#include "attention/backends/fa3/kernels/sm90_latent_consumer.cuh"
 #include "attention/backends/fa3/kernels/sm90_producer.cuh"
 #include "attention/backends/fa3/kernels/sm90_trio_consumer.cuh"
 #include "attention/backends/fa3/kernels/sm90_variants.h"
@@ -41,6 +44,10 @@
 #include "device/cuda/shared_memory_limit.h"
 
 namespace warpweave::cuda {
+
+template <class C>
+using Sm90ConsumerOf = std::conditional_t<C::kTrio, Sm90TrioConsumer<C>,
+                                          std::conditional_t<C::kLatent, Sm90LatentConsumer<C>, Sm90Consumer<C>>>;
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
@@ -64,7 +71,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     if (work.beside_predecessor) ptx::grid_dependency_wait();  // its own end means both
   } else {
     ptx::setmaxnreg_increase<C::kConsumerRegisters>();
-    std::conditional_t<C::kTrio, Sm90TrioConsumer<C>, Sm90Consumer<C>> consumer(p, shared);
+    Sm90ConsumerOf<C> consumer(p, shared);
     consumer.run();
   }
 }

@@ -29,10 +29,10 @@ struct Sm90Config {
   static constexpr bool kCopies = kSource_ == Sm90Source::copies;
   // Three warpgroups leave the copying one no registers to copy from the pools beside them: a kernel before does.
   static constexpr bool kCopiesHere = kCopies && !kTrio;
+  static constexpr bool kLatent = kDim_ != kValueDim_;  // Sm90LatentConsumer
   // In blocks that every row sees whole the maxima stand as they are until a sum exceeds kMostExpected, and a
-  // warpgroup hands its turn over when its WGMMAs are done. With Q and K of 192 dims it is 4 to 6 % faster to do
-  // that as soon as they are issued, as in other blocks.
-  static constexpr bool kExpectMaxima = kDim == kValueDim && kDim <= 128;  // above, registers do not suffice
+  // warpgroup hands its turn over when its WGMMAs are done.
+  static constexpr bool kExpectMaxima = !kLatent && kDim <= 128;  // above, registers do not suffice
   // Far below what float32 holds, and for f16 what P may be.
   static constexpr float kMostExpected = std::is_same_v<Element_, ptx::F16> ? 0x1p14f : 0x1p30f;
   static constexpr bool kOverlapTiles = kDim <= 128;  // else registers and shared memory do not suffice
@@ -49,13 +49,13 @@ struct Sm90Config {
   static constexpr int kQueryBytes = kTileRows * kDim * 2;
   static constexpr int kBlockBytes = kBlockTokens * kDim * 2;  // of K; of V where the dims are equal
   static constexpr int kValueBlockBytes = kBlockTokens * kValueDim * 2;
-  static_assert(kDim == kValueDim || kSource_ == Sm90Source::boxes);
+  static_assert(!kLatent || (kSource_ == Sm90Source::boxes && kConsumers_ == 2));
   static constexpr int kRingBytes =
       kQueryStages * kQueryBytes + kKeyStages * kBlockBytes + kValueStages * kValueBlockBytes;
   static constexpr int kSmemBytes = kRingBytes + 1024 + 512;
   // The largest power of two of tokens that a box may hold.
   static constexpr int kBoxTokens = kBlockTokens & -kBlockTokens;
-  static constexpr bool kPingPong = kValueDim <= 128 && !kTrio;
+  static constexpr bool kPingPong = kDim <= 128 && !kTrio;
   // A tile of 64 tokens or fewer is of two q heads, a warpgroup each, where a kv head has an even number.
   static constexpr bool kPairs = kPairs_;
   static_assert(!kPairs || kConsumers_ == 2);
