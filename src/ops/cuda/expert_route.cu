@@ -16,24 +16,23 @@ namespace warpweave::gpu {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kRows = kSharedRows;
 constexpr int kMostSmemBytes = 200 * 1024;
 constexpr int kExperts = 2, kSharers = kWarps / kExperts;  // of a CTA, and the warps that share an expert's depth
-constexpr int kEarlyPacks = 2;            // of 8 router weights, kept by a lane before the wait
-static_assert(kRows == kWarps);           // a warp a row
+static_assert(kSharedRows == kWarps);     // a warp a row
 
 // What the norm makes of rows of x: a row's scale, and the largest magnitude before it.
 struct RowNorms {
-  float scale[kRows], largest[kRows];
+  float scale[kSharedRows], largest[kSharedRows];
 };
 
 // Rows of x times the norm's weights to shared memory, and what they are to be multiplied with.
+template <int kRows>
 __device__ void keep_rows(const NormRouteCall& call, float* kept, RowNorms& norms) {
   __shared__ float squares[kWarps][kRows], tops[kWarps][kRows];
   const int hidden = static_cast<int>(call.hidden), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float offset = call.norm_weight_offset;
   float sum[kRows] = {}, top[kRows] = {};
-#pragma unroll 2
+#pragma unroll (kRows > 4 ? 2 : 4)
   for (int i = threadIdx.x * 4; i < hidden; i += kThreads * 4) {
     const float4 w = *reinterpret_cast<const float4*>(call.norm_weight + i);
     float4 x[kRows];
@@ -97,8 +96,9 @@ __device__ void write_normed(const NormRouteCall& call, const float* kept, const
 }
 
 // A warp's part of an expert: its first weights, and its share of the logits of all rows.
-template <typename R>
+template <typename R, int kRows>
 struct Router {
+  static constexpr int kEarlyPacks = sizeof(R) == 2 ? 8 : 4;  // of 8 weights, kept by a lane before the wait
   Pack<R, 8> early[kEarlyPacks];
   const R* weight;
   int hidden, first;            // of the warp's lane; every kStep-th pack is its own
@@ -132,6 +132,7 @@ struct Router {
     for (int p = 0; p < kEarlyPacks; ++p) {
       if (first + p * kStep < hidden) add(call, early[p], kept, first + p * kStep, sum);
     }
+#pragma unroll 2
     for (int i = first + kEarlyPacks * kStep; i < hidden; i += kStep) {
       add(call, *reinterpret_cast<const Pack<R, 8>*>(weight + i), kept, i, sum);
     }
@@ -187,8 +188,8 @@ __device__ void write_tiles(const NormRouteCall& call, const Choice& choice) {
       const unsigned votes = __ballot_sync(~0u, chosen);
       const int at = active + __popc(votes & ((1u << lane) - 1));
       if (chosen) {
-        place[e] = at * kRows;
-        call.plan.tiles[at] = {e, at * kRows, static_cast<int32_t>(call.rows), 0};
+        place[e] = at * kSharedRows;
+        call.plan.tiles[at] = {e, at * kSharedRows, static_cast<int32_t>(call.rows), 0};
       }
       active += __popc(votes);
     }
@@ -198,14 +199,14 @@ __device__ void write_tiles(const NormRouteCall& call, const Choice& choice) {
   if (real) call.plan.place_of[row * k + lane] = place[choice.expert] + row;
 }
 
-template <typename T, typename R, int kEach>
+template <typename T, typename R, int kEach, int kRows>
 __global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_constant__ NormRouteCall call) {
   extern __shared__ __align__(16) float kept[];
   __shared__ RowNorms norms;
-  const Router<R> router(call);
+  const Router<R, kRows> router(call);
   start_successor();
   wait_for_predecessor();
-  keep_rows(call, kept, norms);
+  keep_rows<kRows>(call, kept, norms);
   router.write_logits(call, kept, norms.scale);
   write_normed<T>(call, kept, norms);
   if (!arrives_last(call.plan.arrived)) return;
@@ -222,18 +223,22 @@ __global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_co
 template <typename T, typename R>
 void launch(const NormRouteCall& call, cudaStream_t stream) {
   with_experts_a_lane(call.rule.num_experts, [&]<typename Each>(Each) {
-    const auto kernel = norm_route_kernel<T, R, Each::value>;
-    static SharedMemoryLimit limit;
-    limit.raise(kernel, kMostSmemBytes);  // where this fails, so does the launch
-    const auto ctas = static_cast<unsigned>((call.rule.num_experts + kExperts - 1) / kExperts);
-    launch_dependent({ctas, kThreads, static_cast<size_t>(call.rows * call.hidden * 4), stream}, kernel, call);
+    const auto run = [&]<typename Rows>(Rows) {
+      const auto kernel = norm_route_kernel<T, R, Each::value, Rows::value>;
+      static SharedMemoryLimit limit;
+      limit.raise(kernel, kMostSmemBytes);  // where this fails, so does the launch
+      const auto ctas = static_cast<unsigned>((call.rule.num_experts + kExperts - 1) / kExperts);
+      launch_dependent({ctas, kThreads, static_cast<size_t>(call.rows * call.hidden * 4), stream}, kernel, call);
+    };
+    if (call.rows == 1) return run(std::integral_constant<int, 1>());
+    call.rows <= 4 ? run(std::integral_constant<int, 4>()) : run(std::integral_constant<int, kSharedRows>());
   });
 }
 
 }  // namespace
 
 bool norm_route_takes(const NormRouteCall& call) {
-  return has_dependent_launch() && call.rows >= 1 && call.rows <= kRows && call.hidden % 8 == 0 &&
+  return has_dependent_launch() && call.rows >= 1 && call.rows <= kSharedRows && call.hidden % 8 == 0 &&
          call.rows * call.hidden * 4 <= kMostSmemBytes && call.dtype != DType::f32 &&
          (call.router_dtype == DType::f32 || call.router_dtype == call.dtype);
 }
