@@ -171,23 +171,32 @@ __device__ void count_rows(const ExpertPlanCall& call, const int32_t* totals) {
   if (threadIdx.x < call.rule.of_row()) call.plan.load[__ldcg(call.plan.chosen + threadIdx.x)] -= padding;
 }
 
+// An expert's pairs in all blocks of rows, and in those before this one. All threads, so many an expert as there are.
+__device__ void add_counts(const ExpertPlanCall& call, int32_t* totals, int32_t* before) {
+  const int experts = call.rule.all_experts(), parts = max(1, kBlockThreads / experts);
+  for (int e = threadIdx.x; e < experts; e += kBlockThreads) totals[e] = before[e] = 0;
+  __syncthreads();
+  for (int i = threadIdx.x; i < experts * parts; i += kBlockThreads) {
+    const int e = i % experts;
+    int total = 0, earlier = 0;
+#pragma unroll 16
+    for (int block = i / experts; block < static_cast<int>(gridDim.x); block += parts) {
+      const int count = __ldcg(call.plan.counts + int64_t{block} * experts + e);
+      total += count;
+      earlier += block < static_cast<int>(blockIdx.x) ? count : 0;
+    }
+    atomicAdd(&totals[e], total);
+    atomicAdd(&before[e], earlier);
+  }
+  __syncthreads();
+}
+
 __global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
   __shared__ int32_t totals[kMostExperts + 1], before[kMostExperts], first_tile[kMostExperts + 1];
   const int experts = call.rule.all_experts(), k = call.rule.of_row();
   start_successor();
   wait_for_predecessor();
-  for (int e = threadIdx.x; e < experts; e += blockDim.x) {
-    int total = 0, earlier = 0;
-#pragma unroll 8
-    for (int block = 0; block < gridDim.x; ++block) {
-      const int count = __ldcg(call.plan.counts + int64_t{block} * experts + e);
-      total += count;
-      earlier += block < blockIdx.x ? count : 0;
-    }
-    totals[e] = total;
-    before[e] = earlier;
-  }
-  __syncthreads();
+  add_counts(call, totals, before);
   if (blockIdx.x == 0) {
     count_rows(call, totals);
     write_tiles(call, totals, first_tile);
