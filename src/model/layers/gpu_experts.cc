@@ -177,7 +177,11 @@ void GpuExperts::gemms(const Step& step, int tile_places, bool shared_rows) {
                    step.stream);
   };
   call.shared_rows = shared_rows;
-  call.few_tiles = shared_rows ? call.places / gpu::kSharedRows : 0;
+  if (shared_rows) {
+    call.few_tiles = call.places / gpu::kSharedRows;
+  } else if (!options_.batch_invariant) {
+    call.few_tiles = gpu::most_expert_tiles(call.places, rule.all_experts(), tile_places);
+  }
   call.plan_settled = !shared_rows;
   const void* x = step.h;       // shared rows are rounded by norm_route
   if (codes && !shared_rows) round(step.h, hidden, step.rows, plan_.place_of);

@@ -34,6 +34,19 @@ __device__ __forceinline__ void send(float* variable, uint64_t* arrived, unsigne
 #endif
 }
 
+// 16 bytes to the same address of shared memory in CTA `rank`, of whose `arrived` they count.
+__device__ __forceinline__ void send_16(ptx::u32 smem, ptx::u32 arrived, unsigned rank, const ptx::u32 (&value)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .b32 to, bar;\n"
+      "mapa.shared::cluster.u32 to, %0, %2;\n"
+      "mapa.shared::cluster.u32 bar, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [to], {%3, %4, %5, %6}, [bar];\n}\n" ::"r"(smem),
+      "r"(arrived), "r"(rank), "r"(value[0]), "r"(value[1]), "r"(value[2]), "r"(value[3])
+      : "memory");
+#endif
+}
+
 // Until all expected bytes are there, for every thread that calls it.
 __device__ __forceinline__ void wait(uint64_t* arrived) {
 #if __CUDA_ARCH__ >= 900

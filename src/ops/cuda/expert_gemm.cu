@@ -6,8 +6,8 @@
 // same places from the L2 cache. One thread brings stages ahead, across tiles, a warpgroup multiplies. Tiles of many places
 // are for expert_wide.cuh.
 //
-// Where few rows leave most CTAs without a tile, those of a cluster share a tile's depth (kSplit): each sends its sums to the
-// first one's shared memory, which adds them in the order of the depth and writes.
+// Where few tiles leave most CTAs without one, those of a cluster share a tile's depth (kSplit). Each of them adds up and writes
+// some runs of 8 places, whose sums the others send to its shared memory.
 //
 // 8-bit operands: a stage is 128 elements deep, the depth of a block's scale; its sums are scaled and added in f32.
 #include <cuda_runtime.h>
@@ -19,6 +19,7 @@
 #include "device/cuda/shared_memory_limit.h"
 #include "device/cuda/tensor_map.h"
 #include "device/cuda/wgmma_wide.h"
+#include "ops/cuda/cluster.cuh"
 #include "ops/cuda/expert_fp8.cuh"
 #include "ops/cuda/expert_gemm.cuh"
 #include "ops/cuda/experts.h"
@@ -30,8 +31,7 @@ namespace warpweave::gpu {
 namespace {
 
 struct Args : ExpertGemmArgs {
-  int sharers = 1;              // CTAs of a tile, a cluster
-  int each = 0;                 // of its chunks
+  int sharers = 1;              // CTAs of a tile, a cluster: a power of two
 };
 
 constexpr int kRowBytes = kExpertRowBytes;
@@ -44,7 +44,8 @@ constexpr int kCtas = 2;                        // of an SM
 
 constexpr int kMostSharers = 8;                 // CTAs of a cluster
 constexpr int kLeastSharedChunks = 4;           // of the depth, for each
-constexpr int kSharedSums = kSharedRows / 2;    // of a thread
+constexpr int kRun = 8;                         // places whose sums one of them adds up: 4 of a thread
+constexpr int kRunBytes = kConsumers * 16;
 
 // Two CTAs of one warpgroup an SM.
 template <class Element_, bool kFp8_, Glu kGlu_, bool kSplit_ = false>
@@ -57,7 +58,7 @@ struct Config {
   static constexpr int kWeightBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + kFewTilePlaces * kRowBytes;
   static constexpr int kRoomBytes = (kSmBytes - 1024) / kCtas;
-  static constexpr int kSumsBytes = kSplit ? (kMostSharers - 1) * kSharedSums * kConsumers * 4 : 0;
+  static constexpr int kSumsBytes = kSplit ? (kMostSharers - 1) * kRunBytes : 0;  // with fewer sharers, no more
   static constexpr int kStages = (kRoomBytes - 1024 - kStagingBytes - kSumsBytes) / (kStageBytes + kBarrierBytes);
   static_assert(kStages >= 4);
 };
@@ -71,8 +72,9 @@ struct Depth {
   int begin, count;
 
   __device__ explicit Depth(const Args& a)
-      : begin(C::kSplit ? rank() * a.each : 0), count(C::kSplit ? min(a.each, a.chunks - begin) : a.chunks) {}
-  static __device__ int rank() { return static_cast<int>(__clusterRelativeBlockRank()); }
+      : begin(C::kSplit ? rank(a) * a.chunks / a.sharers : 0),
+        count(C::kSplit ? (rank(a) + 1) * a.chunks / a.sharers - begin : a.chunks) {}
+  static __device__ int rank(const Args& a) { return static_cast<int>(blockIdx.x) & (a.sharers - 1); }
 };
 
 // The tiles of a CTA, one after the other; CTAs that share tiles have one at most.
@@ -80,23 +82,26 @@ template <class C>
 struct Walk {
   int at, end, row_tiles;
   ExpertTile tile;
+  int4 coming;                  // the next one: asked for before this one is worked on
   int row;                      // of the weights
 
   // The first tile is read beside their number: the array has room for one a CTA.
-  __device__ Walk(const Args& a) : at(C::kSplit ? __clusterIdx().x : blockIdx.x), row_tiles(a.row_tiles) {
+  __device__ Walk(const Args& a) : at(static_cast<int>(blockIdx.x) / (C::kSplit ? a.sharers : 1)), row_tiles(a.row_tiles) {
     const int tiles = __ldcg(a.num_tiles);
-    locate(a);
+    coming = __ldcg(reinterpret_cast<const int4*>(a.tiles) + at / row_tiles);
     end = tiles * row_tiles;
+    take(a);
   }
   __device__ bool valid() const { return at < end; }
   __device__ void next(const Args& a) {
     at += gridDim.x;
-    if (valid()) locate(a);
+    take(a);
   }
-  __device__ void locate(const Args& a) {
-    const int4 found = __ldcg(reinterpret_cast<const int4*>(a.tiles) + at / row_tiles);
-    tile = {found.x, found.y, found.z, 0};
+  __device__ void take(const Args& a) {
+    tile = {coming.x, coming.y, coming.z, 0};
     row = at % row_tiles;
+    const int next = at + static_cast<int>(gridDim.x);
+    if (!C::kSplit && next < end) coming = __ldcg(reinterpret_cast<const int4*>(a.tiles) + next / row_tiles);
   }
 };
 
@@ -163,10 +168,8 @@ __device__ __forceinline__ void release(u32 empty) {
 template <class C, int kPlaces>
 __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const Walk<C>& walk, float (&sum)[kPlaces / 2]) {
   const Depth<C> depth(a);
-  if constexpr (C::kFp8 || !C::kSplit) {
 #pragma unroll
-    for (float& value : sum) value = 0;  // not by the first WGMMA: ptxas would keep the sums of all widths at once
-  }
+  for (float& value : sum) value = 0;  // not by the first WGMMA: ptxas would keep the sums of all widths at once
   if constexpr (C::kFp8) {
     const ExpertFp8Scales<C> scales(a, walk.tile.expert, walk.row * kRows);
     float part[kPlaces / 2];
@@ -180,11 +183,14 @@ __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const W
     }
     scales.finish(a.x_scales + first_x_row(a, walk.tile), walk.tile.count, sum);
   } else if constexpr (C::kSplit) {
-    for (int i = 0; i < depth.count; ++i, ring.next()) {  // with more under way ptxas would wait for each WGMMA
+    float part[kPlaces / 2];    // were it the sum itself, ptxas would wait for each WGMMA
+    for (int i = 0; i < depth.count; ++i, ring.next()) {
       ptx::mbarrier_wait(ring.full(), ring.parity);
-      multiply<C, kPlaces>(ring.at(), i > 0, sum);
+      multiply<C, kPlaces>(ring.at(), false, part);
       ptx::wgmma_wait<0>();
       release(ring.empty());
+#pragma unroll
+      for (int at = 0; at < kPlaces / 2; ++at) sum[at] += part[at];
     }
   } else {
     for (int chunk = 0; chunk < a.chunks; ++chunk, ring.next()) {
@@ -198,7 +204,7 @@ __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const W
   }
 }
 
-// Where the sums of other CTAs arrive in the first one's shared memory, behind the ring.
+// Where the sums of other CTAs arrive, behind the ring. Run r of a tile's places is the CTA's of rank r % sharers.
 template <class C>
 struct SumsOfSharers {
   u32 base, arrived;
@@ -208,39 +214,78 @@ struct SumsOfSharers {
   static constexpr int kBytes = C::kSplit ? C::kSumsBytes + 8 : 0;
 
   // By one thread, before the cluster meets.
-  __device__ void expect(const Args& a) const {
+  __device__ void init() const {
     ptx::mbarrier_init(arrived, 1);
     ptx::mbarrier_init_fence();
-    ptx::mbarrier_arrive_expect_tx(arrived, (a.sharers - 1) * kSharedSums * kConsumers * 4);
   }
-  __device__ u32 at(int sharer, int i) const { return base + (((sharer - 1) * kSharedSums + i) * kConsumers + threadIdx.x) * 4; }
-  // Whether this CTA is the first one, which has all sums then.
-  __device__ bool gather(const Args& a, float (&sum)[kSharedSums]) const {
-    const int rank = Depth<C>::rank();
-    if (rank > 0) {
+  // Of `sharer`, not of the owner itself.
+  __device__ u32 at(const Args& a, int run, int owner, int sharer) const {
+    const int slot = run / a.sharers * (a.sharers - 1) + sharer - (sharer > owner ? 1 : 0);
+    return base + slot * kRunBytes + threadIdx.x * 16;
+  }
+  template <int kSums>
+  __device__ __forceinline__ void send(const Args& a, int places, const float (&sum)[kSums]) const {
+    const int rank = Depth<C>::rank(a);
 #pragma unroll
-      for (int i = 0; i < kSharedSums; ++i) ptx::store_async_4(at(rank, i), arrived, 0, __float_as_uint(sum[i]));
-      return false;
+    for (int run = 0; run < kSums / 4; ++run) {
+      const int owner = run & (a.sharers - 1);
+      if (owner == rank || run * kRun >= places) continue;
+      const u32 values[4] = {__float_as_uint(sum[4 * run]), __float_as_uint(sum[4 * run + 1]), __float_as_uint(sum[4 * run + 2]),
+                             __float_as_uint(sum[4 * run + 3])};
+      cluster::send_16(at(a, run, owner, rank), arrived, owner, values);
+    }
+  }
+  // Until all sums of this CTA's runs are there.
+  __device__ __forceinline__ void wait(const Args& a, int places) const {
+    if (threadIdx.x == 0) {
+      const int runs = (places + kRun - 1) / kRun, own = (runs - Depth<C>::rank(a) + a.sharers - 1) / a.sharers;
+      ptx::mbarrier_arrive_expect_tx(arrived, own * (a.sharers - 1) * kRunBytes);
     }
     ptx::mbarrier_wait(arrived, 0);
-    for (int sharer = 1; sharer < a.sharers; ++sharer) {
+  }
+  __device__ __forceinline__ void add(const Args& a, int run, float (&sum)[4]) const {
+    const int rank = Depth<C>::rank(a);
+    for (int sharer = 0; sharer < a.sharers; ++sharer) {
+      if (sharer == rank) continue;
+      u32 values[4];
+      ptx::load_shared_16(values, at(a, run, rank, sharer));
 #pragma unroll
-      for (int i = 0; i < kSharedSums; ++i) sum[i] += __uint_as_float(ptx::load_shared_4(at(sharer, i)));
+      for (int i = 0; i < 4; ++i) sum[i] += __uint_as_float(values[i]);
     }
-    return true;
   }
 };
+
+// The runs of a tile that are this CTA's, of which it has sums of a part of the depth.
+template <class C, int kPlaces>
+__device__ __forceinline__ void write_own(const Args& a, const Walk<C>& walk, u32 staging, const SumsOfSharers<C>& shared,
+                                          const float (&sum)[kPlaces / 2]) {
+  const int rank = Depth<C>::rank(a), places = walk.tile.count;
+  shared.send(a, places, sum);
+  if (rank * kRun >= places) return;
+  shared.wait(a, places);
+#pragma unroll
+  for (int run = 0; run < kPlaces / kRun; ++run) {
+    if ((run & (a.sharers - 1)) != rank || run * kRun >= places) continue;
+    float own[4] = {sum[4 * run], sum[4 * run + 1], sum[4 * run + 2], sum[4 * run + 3]};
+    shared.add(a, run, own);
+    const ExpertTile tile = {walk.tile.expert, walk.tile.first + run * kRun, min(kRun, places - run * kRun), 0};
+    const ExpertOut<C, kRun> out = {a, tile, staging, 0, walk.row * kRows};
+    out.add_bias(own);
+    out.write(own);
+  }
+}
 
 template <class C, int kPlaces>
 __device__ __forceinline__ Ring<C> run_tile(const Args& a, Ring<C> ring, const Walk<C>& walk, const SumsOfSharers<C>& shared) {
   float sum[kPlaces / 2];
   sum_stages<C, kPlaces>(a, ring, walk, sum);
   if constexpr (C::kSplit) {
-    if (!shared.gather(a, sum)) return ring;
+    write_own<C, kPlaces>(a, walk, ring.staging(0), shared, sum);
+  } else {
+    const ExpertOut<C, kPlaces> out = {a, walk.tile, ring.staging(0), 0, walk.row * kRows};
+    out.add_bias(sum);
+    out.write(sum);
   }
-  const ExpertOut<C, kPlaces> out = {a, walk.tile, ring.staging(0), 0, walk.row * kRows};
-  out.add_bias(sum);
-  out.write(sum);
   return ring;
 }
 
@@ -265,7 +310,7 @@ __global__ void __launch_bounds__(kThreads, kCtas) expert_gemm_kernel(const __gr
     ptx::tensor_map_prefetch(&a.w);
     ptx::tensor_map_prefetch(&a.x);
     ring.init_barriers(kConsumers / 32);
-    if constexpr (C::kSplit) shared.expect(a);
+    if constexpr (C::kSplit) shared.init();
   }
   if constexpr (C::kSplit) {
     ptx::cluster_arrive_relaxed();
@@ -277,12 +322,7 @@ __global__ void __launch_bounds__(kThreads, kCtas) expert_gemm_kernel(const __gr
     if (threadIdx.x == kConsumers) bring<C>(a, ring);
   } else {
     wait_for_predecessor();
-    if constexpr (C::kSplit) {
-      const Walk<C> walk(a);
-      if (walk.valid()) run_tile<C, kSharedRows>(a, ring, walk, shared);
-    } else {
-      for (Walk<C> walk(a); walk.valid(); walk.next(a)) ring = run_tile_of<C>(a, ring, walk, shared);
-    }
+    for (Walk<C> walk(a); walk.valid(); walk.next(a)) ring = run_tile_of<C>(a, ring, walk, shared);
   }
 }
 
@@ -297,10 +337,8 @@ void launch(const Args& args, unsigned ctas, cudaStream_t stream) {
 // CTAs share the depth of tiles where so many would leave half of the CTAs or more without one.
 void share_depth(Args& args, int64_t tiles) {
   const int64_t ctas = int64_t{kCtas} * num_sms();
-  int sharers = 1;
+  int& sharers = args.sharers;
   while (sharers < kMostSharers && 2 * sharers * tiles <= ctas && args.chunks >= 2 * sharers * kLeastSharedChunks) sharers *= 2;
-  args.each = (args.chunks + sharers - 1) / sharers;
-  args.sharers = (args.chunks + args.each - 1) / args.each;  // none without chunks
 }
 
 template <class Element, bool kFp8, Glu kGlu>

@@ -137,7 +137,7 @@ struct ExpertGemmCall {
   ExpertPlan plan = {};
   int tile_places = 64;           // that the plan was made for
   bool shared_rows = false;       // x is [kSharedRows, cols] at the places of every tile
-  int64_t few_tiles = 0;          // of kSharedRows places, so many at most: where CTAs would have none, several share the
+  int64_t few_tiles = 0;          // so many at most, of 64 places or fewer: where CTAs would have none, several share the
                                   // depth of one, and a row's bits depend on this number; 0: never
   bool plan_settled = false;      // the plan was written before the kernel before this one let its successors begin
   void* y = nullptr;              // [places, outputs()] dense
