@@ -1,15 +1,19 @@
 // The experts' part of a layer on a GPU beside its floors: bytes of the weights that were chosen at the speed at which
 // this GPU reads memory, GEMMs at 0.85 of what a dense GEMM reaches, both measured at the start.
 //
-//   experts_bench [fp8] [parts] [dense] [random N [SEED] | shape EXPERTS K HIDDEN FFN ROWS...]
+//   experts_bench [fp8] [parts] [dense] [tiles] [random N [SEED] | shape EXPERTS K HIDDEN FFN ROWS...]
 //
-// parts: the time of each kernel. dense: from 1024 rows on, beside the layer, dense GEMMs of as many rows as its
+// parts: the time of each kernel; random then ends with the means of classes of shapes, and the kWorst furthest from their
+// floors. tiles: the GEMMs of more than kSharedRows rows with tiles of other sizes. dense: from 1024 rows on, beside the layer, dense GEMMs of as many rows as its
 // experts' GEMMs have in all, of the same widths and format. Without random or shape: fixed shapes. SEED: else chosen anew.
 //
 // Routing is uniform, drawn anew for each of the timed launches. One line a shape; `random` ends with the geometric mean of
 // time / max(floors), of all shapes and of those whose floor is kLaunchesHiddenUs or more: a layer is four to seven kernels that
 // wait for each other, of which the floors know nothing. fp8: weights in e4m3 with scales of blocks.
+#include <array>
+#include <chrono>
 #include <cstring>
+#include <map>
 #include <string>
 
 #include "bench/gpu/cuda_bench.h"
@@ -25,6 +29,8 @@ namespace {
 constexpr int kDraws = 8;
 constexpr double kLaunchesHiddenUs = 50;
 constexpr int64_t kLeastDenseRows = 1024;
+constexpr size_t kWorst = 15;
+constexpr int kWarmUpMs = 30;
 
 struct Draws {
   std::vector<float*> logits;
@@ -57,11 +63,16 @@ struct Layer {
   void* router = nullptr;
   uint8_t* codes = nullptr;     // of rows by place
   float* code_scales = nullptr;
+  int forced_tile_places = 0;   // 0: those the layer takes
+  bool whole_depth = false;     // few tiles of many rows, too, are not shared
 
   bool shared() const { return norm_route_takes(norm_route_call(nullptr)); }  // places
   int64_t pairs() const { return rows * shape.k; }
   int64_t places() const { return shared() ? kSharedRows * std::min<int64_t>(pairs(), shape.experts) : pairs(); }
-  int tile_places() const { return shared() ? 64 : expert_gemm_tile_places(pairs(), shape.experts); }
+  int tile_places() const {
+    if (forced_tile_places > 0) return forced_tile_places;
+    return shared() ? 64 : expert_gemm_tile_places(pairs(), shape.experts);
+  }
   RouterRule rule() const { return {.num_experts = shape.experts, .k = shape.k}; }
 
   void multiply(const ExpertWeights& weights, const void* x, void* y, ExpertGemmCall call) const {
@@ -70,7 +81,7 @@ struct Layer {
     call.x_scales = code_scales;
     call.places = places();
     call.tile_places = tile_places();
-    call.few_tiles = shared() ? places() / kSharedRows : 0;
+    if (shared() || !whole_depth) call.few_tiles = shared() ? places() / kSharedRows : most_expert_tiles(places(), shape.experts, tile_places());
     call.y = y;
     call.y_dtype = shape.dtype;
     call.plan = memory.plan;
@@ -99,7 +110,8 @@ struct Layer {
   void run(float* logits, int parts) const {
     if (parts & 1) route(logits);
     if (parts & 2 && !shared()) spread();
-    if (parts & 4) multiply(memory.gate_up, shared() ? memory.h : memory.rows, memory.act, {.shared_rows = shared(), .plan_settled = !shared()});
+    const void* const x = shared() ? memory.h : memory.rows;
+    if (parts & 4) multiply(memory.gate_up, x, memory.act, {.shared_rows = shared(), .plan_settled = !shared()});
     if (parts & 8 && shape.fp8) round(memory.act, places(), shape.ffn, nullptr);
     if (parts & 16) multiply(memory.down, memory.act, memory.rows, {.plan_settled = true});
     if (parts & 32) {
@@ -170,26 +182,70 @@ double dense_us(const GemmShape& of, bool fp8, cudaStream_t stream) {
 }
 
 struct Options {
-  bool fp8 = false, parts = false, dense = false;
+  bool fp8 = false, parts = false, dense = false, tiles = false;
   double bytes_per_us = 0;      // that this GPU reads
   double tflops = 0;            // of a dense GEMM of the weights' format
 };
 
 struct Measured {
+  std::string shape;
   double us = 0, floor_us = 0;  // the larger floor
+  std::string of;               // its class
+  std::array<double, 6> parts = {};  // us of the bits of Layer::run, in order
 
   double ratio() const { return us / floor_us; }
 };
 
+// What Bench fills rows and routers with: made once, as the host's dice are slow.
+struct Noise {
+  bench::Matrix rows, routers;
+
+  Noise(int64_t row_values, int64_t router_values)
+      : rows(bench::random_matrix(row_values, 1)), routers(bench::random_matrix(router_values, 0.02f)) {}
+};
+
+void print_parts(const Measured& of) {
+  fmt::print("    routing {:.1f}, rows {:.1f}, gate_up {:.1f}, rounding {:.1f}, down {:.1f}, sum {:.1f}\n", of.parts[0], of.parts[1],
+             of.parts[2], of.parts[3], of.parts[4], of.parts[5]);
+}
+
+// Of each class the geometric mean of time / floor and what of all shapes' logarithms is its; the parts over the floor, in the
+// mean. Then the worst.
+void print_classes(std::vector<Measured> all) {
+  std::map<std::string, std::vector<Measured>> classes;
+  double logs = 0;
+  for (const Measured& of : all) {
+    classes[of.of].push_back(of);
+    logs += std::log(of.ratio());
+  }
+  for (const auto& [name, members] : classes) {
+    double own = 0;
+    std::array<double, 6> parts = {};
+    for (const Measured& of : members) {
+      own += std::log(of.ratio());
+      for (size_t i = 0; i < parts.size(); ++i) parts[i] += of.parts[i] / of.floor_us / static_cast<double>(members.size());
+    }
+    fmt::print("{}: {} shapes, {:.3f} x, {:.0f} % of all logarithms; over the floor: routing {:.2f}, rows {:.2f}, gate_up {:.2f}, "
+               "rounding {:.2f}, down {:.2f}, sum {:.2f}\n", name, members.size(), std::exp(own / static_cast<double>(members.size())),
+               100 * own / logs, parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]);
+  }
+  std::sort(all.begin(), all.end(), [](const Measured& a, const Measured& b) { return a.ratio() > b.ratio(); });
+  all.resize(std::min(all.size(), kWorst));
+  for (const Measured& of : all) {
+    fmt::print("{}: {:.1f} us, floor {:.1f}, {:.2f} x\n", of.shape, of.us, of.floor_us, of.ratio());
+    print_parts(of);
+  }
+}
+
 // A shape's weights.
 class Bench {
  public:
-  Bench(const ExpertShape& shape, const Options& options, cudaStream_t stream)
-      : shape_(shape), options_(options), memory_(shape), stream_(stream),
-        router_(bench::random_matrix(shape.experts * shape.hidden, 0.02f)), norm_(memory_.get<float>(shape.hidden)) {
+  // `noise` has shape.rows * shape.hidden and shape.experts * shape.hidden values at least.
+  Bench(const ExpertShape& shape, const Options& options, const Noise& noise, cudaStream_t stream)
+      : shape_(shape), options_(options), memory_(shape), stream_(stream), router_(noise.routers.memory.as<void>()),
+        norm_(memory_.get<float>(shape.hidden)) {
     must(cudaMemcpy(norm_, std::vector<float>(shape.hidden, 1.0f).data(), shape.hidden * 4, cudaMemcpyHostToDevice));
-    const bench::Matrix h = bench::random_matrix(shape.rows * shape.hidden, 1);
-    must(cudaMemcpy(memory_.h, h.memory.as<void>(), shape.rows * shape.hidden * 2, cudaMemcpyDeviceToDevice));
+    must(cudaMemcpy(memory_.h, noise.rows.memory.as<void>(), shape.rows * shape.hidden * 2, cudaMemcpyDeviceToDevice));
     must(cudaMemset(memory_.x, 0, shape.rows * shape.hidden * 4));
     if (!shape.fp8) return;
     const int64_t places = std::max(shape.rows, int64_t{kSharedRows}) * shape.k;
@@ -198,7 +254,7 @@ class Bench {
   }
 
   Measured measure(int64_t rows, std::mt19937& random) {
-    const Layer layer = {shape_, memory_, rows, stream_, norm_, router_.memory.as<void>(), codes_, code_scales_};
+    const Layer layer = {shape_, memory_, rows, stream_, norm_, router_, codes_, code_scales_};
     Draws draws = draw(memory_, shape_, rows, random);
     if (layer.shared()) {
       for (float*& of : draws.logits) of = random_x(rows, random);
@@ -206,10 +262,15 @@ class Bench {
     const auto time = [&](int of) {
       return bench::time_us(stream_, kDraws, [&] { for (float* logits : draws.logits) layer.run(logits, of); });
     };
-    const Measured layer_time = print(rows, draws.active, time(63));
+    warm_up(layer, draws);
+    Measured layer_time = print(rows, draws.active, time(63));
+    layer_time.of = class_of(layer, layer_time.floor_us);
     if (options_.parts) {
-      fmt::print("    routing {:.1f}, rows {:.1f}, gate_up {:.1f}, rounding {:.1f}, down {:.1f}, sum {:.1f}\n", time(1),
-                 layer.shared() ? 0 : time(2), time(4), shape_.fp8 ? time(8) : 0, time(16), time(32));
+      for (size_t i = 0; i < layer_time.parts.size(); ++i) {
+        const bool runs = (i != 1 || !layer.shared()) && (i != 3 || shape_.fp8);
+        layer_time.parts[i] = runs ? time(1 << i) : 0;
+      }
+      print_parts(layer_time);
     }
     if (options_.dense && rows >= kLeastDenseRows) {
       const double both = dense_us({rows * shape_.k, 2 * shape_.ffn, shape_.hidden}, shape_.fp8, stream_) +
@@ -217,6 +278,7 @@ class Bench {
       fmt::print("    dense GEMMs of as many rows: {:.1f} us, {:.3f} of the layer's time, {:.3f} of its GEMMs' and their "
                  "rounding's\n", both, both / layer_time.us, both / time(4 | 8 | 16));
     }
+    if (options_.tiles && !layer.shared()) print_tiles(layer, draws);
     std::fflush(stdout);
     return layer_time;
   }
@@ -230,16 +292,49 @@ class Bench {
     must(cudaMemcpy(out, x.data(), x.size() * 4, cudaMemcpyHostToDevice));
     return out;
   }
+  static std::string class_of(const Layer& layer, double floor_us) {
+    const bool few = layer.pairs() <= 40 * layer.shape.experts;
+    return fmt::format("{}, floor {} {} us", layer.shared() ? "up to 8 rows" : few ? "up to 40 rows an expert" : "more rows an expert",
+                       floor_us < kLaunchesHiddenUs ? "below" : "from", kLaunchesHiddenUs);
+  }
+  // An idle GPU's clocks are low, and a small layer is over before they rise.
+  void warm_up(const Layer& layer, const Draws& draws) const {
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(kWarmUpMs)) {
+      for (float* logits : draws.logits) layer.run(logits, 63);
+      must(cudaStreamSynchronize(stream_));
+    }
+  }
+  // The GEMMs alone, planned for tiles of each of some sizes.
+  void print_tiles(Layer layer, const Draws& draws) const {
+    for (const int places : {64, 96, 128, 160, 192}) {
+      layer.forced_tile_places = places;
+      layer.route(draws.logits.back());
+      must(cudaStreamSynchronize(stream_));  // the plan counts as settled then
+      const auto time = [&](int of) {
+        return bench::time_us(stream_, kDraws, [&] { for (int i = 0; i < kDraws; ++i) layer.run(nullptr, of); });
+      };
+      fmt::print("{} {}: {:.1f} + {:.1f}", places == 64 ? "    tiles of" : ";", places, time(4), time(16));
+      if (places == 64) {
+        layer.whole_depth = true;
+        fmt::print(", whole depths {:.1f} + {:.1f}", time(4), time(16));
+        layer.whole_depth = false;
+      }
+    }
+    fmt::print("\n");
+  }
   Measured print(int64_t rows, double active, double us) const {
     const double bytes_a_weight = shape_.fp8 ? 1 : 2, tflops = 0.85 * options_.tflops;
     const double weight_bytes = bytes_a_weight * 3 * shape_.hidden * shape_.ffn * active;
     const double row_bytes = rows * shape_.hidden * (4.0 + 4) + shape_.experts * shape_.hidden * 2.0;
     const double flops = 6.0 * static_cast<double>(rows) * shape_.k * shape_.hidden * shape_.ffn;
     const double byte_us = (weight_bytes + row_bytes) / options_.bytes_per_us, flop_us = flops / (tflops * 1e6);
-    const Measured out = {us, std::max(byte_us, flop_us)};
-    fmt::print("experts {:3} k {:2} hidden {:5} ffn {:5} rows {:5}: {:9.1f} us, floors {:9.1f} bytes {:9.1f} flops, {:5.2f} x, {:4.0f} GB/s, {:4.0f} TFLOP/s\n",
-               shape_.experts, shape_.k, shape_.hidden, shape_.ffn, rows, us, byte_us, flop_us, out.ratio(), weight_bytes / us * 1e-3,
-               flops / us * 1e-6);
+    Measured out;
+    out.shape = fmt::format("experts {:3} k {:2} hidden {:5} ffn {:5} rows {:5}", shape_.experts, shape_.k, shape_.hidden, shape_.ffn, rows);
+    out.us = us;
+    out.floor_us = std::max(byte_us, flop_us);
+    fmt::print("{}: {:9.1f} us, floors {:9.1f} bytes {:9.1f} flops, {:5.2f} x, {:4.0f} GB/s, {:4.0f} TFLOP/s\n", out.shape, us,
+               byte_us, flop_us, out.ratio(), weight_bytes / us * 1e-3, flops / us * 1e-6);
     return out;
   }
 
@@ -247,7 +342,7 @@ class Bench {
   Options options_;
   ExpertMemory memory_;
   cudaStream_t stream_;
-  bench::Matrix router_;
+  void* router_;
   float* norm_;
   uint8_t* codes_ = nullptr;
   float* code_scales_ = nullptr;
@@ -273,18 +368,22 @@ void run_random(int count, unsigned seed, const Options& options, cudaStream_t s
   std::mt19937 random(seed);
   double logs = 0, large_logs = 0, worst = 0;
   int large = 0;
+  std::vector<Measured> all;
+  const Noise noise(16385 * 8192, 513 * 8192);
   for (int i = 0; i < count; ++i) {
     ExpertShape shape = random_shape(random);
     shape.fp8 = shape.alike = options.fp8;
     shape.scaling = Fp8Scaling::block;
     if (options.fp8) shape.ffn = (shape.ffn + kFp8Block - 1) / kFp8Block * kFp8Block;  // gate's and up's blocks are whole
-    const Measured layer = Bench(shape, options, stream).measure(shape.rows, random);
+    const Measured layer = Bench(shape, options, noise, stream).measure(shape.rows, random);
+    all.push_back(layer);
     logs += std::log(layer.ratio());
     worst = std::max(worst, layer.ratio());
     if (layer.floor_us < kLaunchesHiddenUs) continue;
     large_logs += std::log(layer.ratio());
     ++large;
   }
+  if (options.parts) print_classes(all);
   fmt::print("geometric mean of {} shapes: {:.3f} x the floor, worst {:.2f} x; of the {} whose floor is {} us or more: {:.3f} x\n",
              count, std::exp(logs / count), worst, large, kLaunchesHiddenUs, std::exp(large_logs / std::max(large, 1)));
 }
@@ -294,7 +393,8 @@ void run_shape(ExpertShape shape, const std::vector<int64_t>& rows, const Option
   shape.rows = rows.back();
   shape.fp8 = shape.alike = options.fp8;
   shape.scaling = Fp8Scaling::block;
-  Bench bench(shape, options, stream);
+  const Noise noise(shape.rows * shape.hidden, shape.experts * shape.hidden);
+  Bench bench(shape, options, noise, stream);
   for (const int64_t of : rows) bench.measure(of, random);
 }
 
@@ -321,6 +421,7 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[at], "fp8") == 0) options.fp8 = true;
     else if (std::strcmp(argv[at], "parts") == 0) options.parts = true;
     else if (std::strcmp(argv[at], "dense") == 0) options.dense = true;
+    else if (std::strcmp(argv[at], "tiles") == 0) options.tiles = true;
     else break;
   }
   CudaStream stream;
