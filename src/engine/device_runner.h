@@ -67,6 +67,7 @@ struct DeviceStep {
   double overhead_us = 0;              // device time from the last forward's end to this one's start
   double device_us = 0;                // of the whole step
   double draft_us = 0;                 // of that, the draft model's
+  SteadyClock::time_point ended_at{};  // when the host knew that it was done
   bool first_of_shape = false;         // something was made for it that later steps use, too: its time tells nothing
 
   bool done = false;                   // the runner's

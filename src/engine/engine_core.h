@@ -111,8 +111,9 @@ class EngineCore : public Engine {
   StepTotals& totals_of(const DeviceStep& device_step);
   void count_step(const DeviceStep& device_step);
   void count_proposals(const DeviceStep& device_step);
-  void publish(DeviceStep& device_step);
-  void publish_event(const StepEvent& event, DeviceStep& device_step);
+  void commit(DeviceStep& device_step);
+  void publish();
+  void publish_event(const StepEvent& event, DeviceStep& device_step, bool last_of_step);
   void fail_request(LiveRequest& request, const StepEvent& event, const DeviceStep& step);
   void answer(LiveRequest& request, FinishReason reason);
   void emit(LiveRequest& request);
@@ -155,7 +156,9 @@ class EngineCore : public Engine {
   bool to_trim_ = false;          // a step has run since last_trim_
   SteadyClock::time_point last_trim_{};
   Inbox taken_;                   // taken from inbox_, being worked on; a member so that no failure loses it
-  DeviceStep* running_ = nullptr; // launched, and not published yet
+  DeviceStep* running_ = nullptr; // launched, and not committed yet
+  DeviceStep* unpublished_ = nullptr;  // committed: what came of it is known to the engine, and to nobody else yet
+  std::span<const StepEvent> events_;  // of that, the scheduler's
   std::array<DeviceStep*, 2> launched_{};  // launched steps whose end was not waited for
   std::unordered_map<RequestId, std::unique_ptr<LiveRequest>> requests_;
   std::unordered_map<std::string, RequestId> ids_by_rid_;
@@ -169,6 +172,7 @@ class EngineCore : public Engine {
   int steps_unlooked_ = 0;        // since pays_to_jump() last looked at what grammars force
   int vain_looks_ = 0;            // looks in a row that found nothing forced
   std::unique_ptr<LengthPlanner> lengths_;  // null: as many guesses as there is room for
+  SteadyClock::time_point idle_since_{};  // the device has nothing to do since then; unset: it has, or the engine slept
   SteadyClock::time_point last_step_end_{};  // of the step published last; kept for lengths_ alone
   size_t last_decode_rows_ = 0;   // its rows; 0: there were prompts among them
   std::vector<LengthState*> planned_;  // of a step's requests that may guess

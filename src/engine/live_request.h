@@ -33,6 +33,7 @@ struct LiveRequest {
   std::vector<int32_t> embed_keys; // of input_embeds, until the scheduler has them
   int after_prompt = 0;            // of position_ids: what rows behind the prompt add to their count
   std::vector<int32_t> output_ids; // committed
+  int num_published = 0;           // of them, gathered in `pending` or sent
   std::vector<PositionLogprobs> input_logprobs;
   bool input_logprobs_sent = false;
   std::vector<float> states;       // [num_states, hidden], or their sum
