@@ -10,7 +10,7 @@
 //   adaptive  chains of up to 3 with --speculative-adaptive, right too seldom to pay, and often enough, beside none, by turns
 //   free      the same with guesses that cost nothing, as NGRAM's almost do
 //   draft     what a pass of the head takes: steps with long chains less those with short ones
-//   host      what the host takes between steps with drafts
+//   host      what the host takes between steps with drafts, and for how long the GPU waits for it
 //   verify    16 and 64 nodes of a tree at 8192 tokens of context, beside a decode step there
 #include <fmt/format.h>
 
@@ -39,6 +39,7 @@ constexpr int kTreeSteps = 5, kTreeBranches = 4, kTreeTokens = 8;  // what is re
 constexpr double kSeldomAccepted = 1.2;
 constexpr int kShortPrompt = 96;
 constexpr int kPrompt = 1024, kNewTokens = 384;
+constexpr int kSettlingTokens = 12;  // of a request: prompts' last step is over then
 constexpr int kVerifyNodes[] = {16, 64}, kVerifyContext = 8192;
 
 struct Setup {
@@ -48,11 +49,12 @@ struct Setup {
   int max_proposals = 0;
 };
 
-// Between the first token of the last request to start and the end of the first to end.
+// From a few tokens behind the start of the last request to start to the end of the first to end.
 struct Measured {
   double tokens_per_s = 0, step_ms = 0, tokens_a_step = 0;
   double gpu_ms = 0;  // of the target's forward
-  double draft_ms = 0;  // from the first launch to the guesses on the host
+  double draft_ms = 0;  // the draft model's part of a step
+  double host_ms = 0;   // from a step's end, as the host knows it, until the next one is launched
 };
 
 // What a window begins and ends with.
@@ -69,6 +71,7 @@ StepTotals all_steps(const EngineStats& stats) {
   out.steps += stats.mixed_steps.steps;
   out.device_ms += stats.mixed_steps.device_ms;
   out.draft_ms += stats.mixed_steps.draft_ms;
+  out.host_ms += stats.mixed_steps.host_ms;
   return out;
 }
 
@@ -98,14 +101,16 @@ class Load {
   }
 
   Measured run() {
-    const Mark begin = mark([&] { return started_ == batch_; });
+    mark([&] { return started_ == batch_; });
+    const int64_t settled = tokens_now() + int64_t{kSettlingTokens} * batch_;
+    const Mark begin = mark([&] { return tokens_ >= settled; });
     const Mark end = mark([&] { return finished_ > 0; });
     mark([&] { return finished_ == batch_; });
     const double s = std::chrono::duration<double>(end.at - begin.at).count();
     const auto steps = static_cast<double>(end.steps.steps - begin.steps.steps);
     const auto tokens = static_cast<double>(end.tokens - begin.tokens);
     return {tokens / s, s * 1e3 / steps, tokens / steps / batch_, (gpu_ms_of(end.steps) - gpu_ms_of(begin.steps)) / steps,
-            (end.steps.draft_ms - begin.steps.draft_ms) / steps};
+            (end.steps.draft_ms - begin.steps.draft_ms) / steps, (end.steps.host_ms - begin.steps.host_ms) / steps};
   }
 
   static void fail(const Status& status) {
@@ -114,6 +119,11 @@ class Load {
   }
 
  private:
+  int64_t tokens_now() {
+    const std::lock_guard lock(mutex_);
+    return tokens_;
+  }
+
   template <typename When>
   Mark mark(When&& when) {
     Mark out;
@@ -212,13 +222,13 @@ void serving(const Setup& plain, const std::string& head, const std::vector<int>
   }
 }
 
-// What the host takes between a step's end and the next one's draft, and all in all.
+// What the host takes between steps, and how long the GPU has nothing to do for it.
 void host(const Setup& plain, const std::string& head) {
   for (const auto& [batch, of] : measure(eagle(plain, head, kSteps, kAccepted), {1, 64})) {
     fmt::print(
-        "{{\"row\": \"host, batch {}\", \"between_steps_us\": {:.0f}, \"step_ms\": {:.3f}, \"draft_ms\": {:.3f}, "
-        "\"target_gpu_ms\": {:.3f}}}\n",
-        batch, (of.step_ms - of.draft_ms - of.gpu_ms) * 1e3, of.step_ms, of.draft_ms, of.gpu_ms);
+        "{{\"row\": \"host, batch {}\", \"host_us\": {:.0f}, \"gpu_idle_us\": {:.0f}, \"step_ms\": {:.3f}, "
+        "\"draft_ms\": {:.3f}, \"target_gpu_ms\": {:.3f}}}\n",
+        batch, of.host_ms * 1e3, (of.step_ms - of.draft_ms - of.gpu_ms) * 1e3, of.step_ms, of.draft_ms, of.gpu_ms);
     std::fflush(stdout);
   }
 }
