@@ -113,7 +113,7 @@ Status GpuRunner::reserve() {
   WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(largest.size_bytes(), "a step's arrays"));
   WW_ASSIGN_OR_RETURN(page_table_, DeviceBuffer::allocate(groups * requests * options_.max_pages_per_request *
                                                          sizeof(int32_t), "page tables"));
-  WW_ASSIGN_OR_RETURN(sampled_, DeviceBuffer::allocate(samples * sizeof(int32_t), "sampled tokens"));
+  WW_ASSIGN_OR_RETURN(sampled_, DeviceBuffer::allocate(2 * samples * sizeof(int32_t), "sampled tokens"));
   WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(requests * parts_.model->config().vocab_size * sizeof(float),
                                                       "logits"));
   WW_RETURN_IF_ERROR(edited_rows_.reserve(options_.max_requests, parts_.model->config().vocab_size));
@@ -135,11 +135,13 @@ Status GpuRunner::reserve() {
   }
   for (Flight& flight : flights_) {
     WW_ASSIGN_OR_RETURN(flight.staging, PinnedBuffer::allocate(largest.size_bytes(), "a step's arrays"));
-    WW_ASSIGN_OR_RETURN(flight.sampled, PinnedBuffer::allocate(samples * sizeof(int32_t), "sampled tokens"));
-    WW_ASSIGN_OR_RETURN(flight.begin, create_timed_event());
-    WW_ASSIGN_OR_RETURN(flight.end, create_timed_event());
+    WW_ASSIGN_OR_RETURN(flight.sampled, PinnedBuffer::allocate(2 * samples * sizeof(int32_t), "sampled tokens"));
+    for (CudaEvent* event : {&flight.begin, &flight.end, &flight.draft_begin, &flight.followed}) {
+      WW_ASSIGN_OR_RETURN(*event, create_timed_event());
+    }
   }
   WW_ASSIGN_OR_RETURN(last_end_, create_timed_event());
+  WW_ASSIGN_OR_RETURN(last_followed_, create_timed_event());
   if (options_.graph_batch_sizes.empty()) return {};
   GraphLimits limits;
   limits.max_batch_size = limits.max_tokens = options_.graph_batch_sizes.back();
@@ -214,19 +216,18 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
 
   const size_t graphs = num_graphs();
   step.draft_us = 0;
+  flight.drafts_ahead = flight.follows_ahead = false;
   if (parts_.drafter != nullptr) WW_RETURN_IF_ERROR(draft(step, flight));
   const GraphShape graph_shape = graph_shape_for(step);
   cudaGraphExec_t graph = nullptr;
   if (graph_shape.requests > 0) {
     WW_ASSIGN_OR_RETURN(graph, graph_for(graph_shape, flight));
   }
-  step.first_of_shape = num_graphs() != graphs;
   const StepShape shape = graph != nullptr ? shape_of_graph(graph_shape) : shape_of_step(step);
   WW_RETURN_IF_ERROR(record_event(flight.begin.get(), stream(), "a step"));
-  ForwardBatch batch;
   auto clock = SteadyClock::now();
-  WW_RETURN_IF_ERROR(upload(&step, shape, flight, batch));
-  flight.batch = batch;
+  if (!flight.drafts_ahead) WW_RETURN_IF_ERROR(upload(&step, shape, flight, flight.batch));
+  const ForwardBatch& batch = flight.batch;
   flight.tree_parents = tree_parents(shape);
   flight.staging_us = us_since(clock);
   WW_ASSIGN_OR_RETURN(float* const logits, logits_memory(shape.logits_rows));
@@ -249,7 +250,10 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
     WW_RETURN_IF_ERROR(edited_rows_.launch({.rows = edited_, .logits = logits, .tokens = sampled_.as<int32_t>(),
                                             .team = parts_.team.get()}, stream()));
   }
-  return read_back(step, flight, logits);
+  WW_RETURN_IF_ERROR(read_back(step, flight, logits));
+  if (graph != nullptr) WW_RETURN_IF_ERROR(follow_ahead(step, flight, graph_shape));
+  step.first_of_shape = num_graphs() != graphs;
+  return {};
 }
 
 StepShape GpuRunner::shape_of_step(const DeviceStep& step) const {
@@ -269,6 +273,8 @@ StepShape GpuRunner::shape_of_step(const DeviceStep& step) const {
 Status GpuRunner::draft(DeviceStep& step, Flight& flight) {
   WW_RETURN_IF_ERROR(parts_.draft_model->copy_pages(step.copies));
   if (step.proposals.empty()) return {};
+  WW_ASSIGN_OR_RETURN(flight.drafts_ahead, draft_ahead(step, flight));
+  if (flight.drafts_ahead) return {};
   auto begun = SteadyClock::now();
   ForwardBatch batch;
   WW_RETURN_IF_ERROR(upload(&step, shape_of_step(step), flight, batch));  // its passes read the page tables

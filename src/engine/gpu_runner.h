@@ -9,8 +9,10 @@
 // Where rows are edited before they are sampled (grammars, penalties), or log-probabilities are wanted, launch()
 // enqueues the forward, then waits for the step before, whose tokens they depend on, and prepares their sampling while
 // the forward runs. A step that verifies proposals of such rows is sampled on the host and waited for in launch(); so
-// are log-probabilities of prompts. launch() waits for a draft model's guesses, too, and for a step whose rows the
-// draft model is to be shown when it is done. With recurrent layers it waits for a step with proposals: what their
+// are log-probabilities of prompts. launch() waits for a draft model's guesses, too, but for chains of a head, which go
+// into the step on the GPU, and for a step whose rows the draft model is to be shown when it is done. A step that
+// verifies chains of a head is followed by the head's pass over its rows, for which the host is not needed: while that
+// runs, wait() returns and the next step is made. With recurrent layers it waits for a step with proposals: what their
 // states are committed with is overwritten by the next step.
 // One thread calls everything but expert_load().
 #pragma once
@@ -86,10 +88,14 @@ class GpuRunner : public DeviceRunner {
   struct Flight {
     DeviceStep* step = nullptr;
     PinnedBuffer staging;        // what upload_step reads
-    PinnedBuffer sampled;        // [max_samples] ids on their way back
+    PinnedBuffer sampled;        // [2 * max_samples] ids on their way back
     PinnedBuffer brought;        // rows that requests bring in place of embeddings, as large as a step ever needed
     std::vector<InputRows> inputs;  // of the step, in `brought`
     CudaEvent begin, end;        // timed: between steps the GPU is idle
+    CudaEvent draft_begin;       // timed: of chains that the host does not see before they are verified
+    CudaEvent followed;          // timed: the end of a head's pass behind the step
+    bool drafts_ahead = false;   // the step's guesses are read with what was sampled
+    bool follows_ahead = false;  // that pass was launched with the step
     bool follows = false;        // the step before was still running at launch
     ForwardBatch batch;          // as it was uploaded: what recurrent states are committed with
     bool edited = false;         // some of its rows are edited before they are sampled, or scored
@@ -118,7 +124,13 @@ class GpuRunner : public DeviceRunner {
   Status reserve();
   Status launch_step(DeviceStep& step, Flight& flight);
   Status draft(DeviceStep& step, Flight& flight);
-  Status observe(const DeviceStep& step);
+  Status observe(const DeviceStep& step, const Flight& flight);
+  // gpu_runner_ahead.cc
+  Result<bool> draft_ahead(DeviceStep& step, Flight& flight);
+  Status follow_ahead(const DeviceStep& step, Flight& flight, const GraphShape& graph);
+  static void take_guesses(DeviceStep& step, const Flight& flight);
+  bool follows_as_accepted(const DeviceStep& step, const Flight& flight) const;
+  void measure(DeviceStep& step, Flight& flight);
   StepShape shape_of_step(const DeviceStep& step) const;
   static bool samples_on_host(const DeviceStep& step);
   bool waits_for_others(const DeviceStep& step) const;
@@ -175,11 +187,13 @@ class GpuRunner : public DeviceRunner {
   std::array<Flight, 2> flights_;
   int next_flight_ = 0;
   CudaEvent last_end_;                // of the step before, for the gap
+  CudaEvent last_followed_;           // likewise, if last_followed_ahead_
+  bool last_followed_ahead_ = false;
 
   DeviceBuffer arrays_;               // a step's arrays, see StepShape
   DeviceBuffer page_table_;           // [groups, max_requests, max_pages_per_request]
   std::vector<TableRow> table_rows_;
-  DeviceBuffer sampled_;              // [max_samples] by sample slot; with proposals by logits row
+  DeviceBuffer sampled_;              // [max_samples] by sample slot; with proposals by logits row, then their ids
   DeviceBuffer logits_;               // [max_requests, vocab]
   DeviceBuffer accepted_;             // [max_requests] with recurrent layers and proposals: the last accepted node of each
   PinnedBuffer host_accepted_;
@@ -188,6 +202,7 @@ class GpuRunner : public DeviceRunner {
   std::vector<gpu::PageTableRun> runs_;
   std::vector<int32_t> run_values_;
   std::vector<int32_t> children_;   // of a node of proposals
+  std::vector<int32_t> told_;       // by row, for a head's pass: how many nodes count
   std::vector<int32_t> lora_slots_;  // by row, then by row of logits
   std::vector<CacheGroupArrays> groups_;  // of the batch at hand
 };

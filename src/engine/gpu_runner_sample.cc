@@ -29,22 +29,13 @@ void GpuRunner::finish(Flight& flight) {
   DeviceStep* const step = std::exchange(flight.step, nullptr);
   if (step == nullptr || step->done) return;
   step->status = wait_for_event(flight.end.get(), "a step on the GPU");
+  step->ended_at = SteadyClock::now();
   try {
     if (step->status.ok()) step->status = take_sampled(*step, flight);
   } catch (...) {
     step->status = caught_step_failure();
   }
-  const auto gap_ms = flight.follows ? elapsed_ms(last_end_, flight.begin) : std::nullopt;
-  const auto run_ms = elapsed_ms(flight.begin, flight.end);
-  if (gap_ms) step->overhead_us = *gap_ms * 1000.0;
-  if (run_ms) step->device_us = *run_ms * 1000.0 + step->draft_us;
-  if (spdlog::should_log(spdlog::level::debug)) {
-    const ForwardBatch& batch = step->builder.batch();
-    LOG_DEBUG("step: {} requests, {} tokens, {:.3f} ms on the GPU, idle before {:.1f} us{}; host: staging {:.1f} us, "
-              "attention metadata {:.1f}, enqueueing {:.1f}", batch.num_reqs, batch.num_tokens, run_ms.value_or(0),
-              gap_ms.value_or(0) * 1000, flight.follows ? "" : " (not measured)", flight.staging_us, flight.metadata_us, flight.enqueue_us);
-  }
-  std::swap(last_end_, flight.end);  // this flight's is recorded anew at its next launch
+  measure(*step, flight);
   step->done = true;
 }
 
@@ -54,8 +45,9 @@ Status GpuRunner::take_sampled(DeviceStep& step, const Flight& flight) {
   step.sampled.assign(count, {});
   step.sampled_ids.assign(count, 0);
   if (!step.proposals.empty()) {
+    if (flight.drafts_ahead) take_guesses(step, flight);
     WW_RETURN_IF_ERROR(take_verified(step, flight));
-    return observe(step);
+    return observe(step, flight);
   }
   for (size_t i = 0; i < count; ++i) step.sampled[i].token_id = flight.sampled.as<int32_t>()[i];
   if (flight.edited) edited_rows_.finish(step.sampled);
@@ -63,13 +55,17 @@ Status GpuRunner::take_sampled(DeviceStep& step, const Flight& flight) {
     step.sampled_ids[i] = step.sampled[i].token_id;
     step.sample_rows[i].state->add_output(step.sampled_ids[i]);
   }
-  return observe(step);
+  return observe(step, flight);
 }
 
 // Shows the draft model what became of the step's rows.
-Status GpuRunner::observe(const DeviceStep& step) {
+Status GpuRunner::observe(const DeviceStep& step, const Flight& flight) {
   if (!is_followed(step)) return {};
   observed_rows(step, walk_, observed_);
+  if (flight.follows_ahead && follows_as_accepted(step, flight)) {
+    Drafter::observed_ahead(step.draft_rows, observed_);
+    return {};
+  }
   return parts_.drafter->observe(step.builder, step.draft_rows, observed_);
 }
 
@@ -123,7 +119,8 @@ void GpuRunner::collect_edited_rows(const DeviceStep& step) {
 
 // Enqueues the copy of the tokens to the host, and does what the host does with the logits.
 Status GpuRunner::read_back(DeviceStep& step, Flight& flight, const float* logits) {
-  const size_t tokens = step.proposals.empty() ? step.sample_rows.size() : step.builder.batch().logits_rows.size();
+  size_t tokens = step.proposals.empty() ? step.sample_rows.size() : step.builder.batch().logits_rows.size();
+  if (flight.drafts_ahead) tokens += static_cast<size_t>(flight.batch.num_tokens);  // the guesses are behind all rows
   WW_RETURN_IF_ERROR(copy_async(flight.sampled.as<void>(), sampled_.as<void>(), tokens * sizeof(int32_t), stream(),
                                 "reading sampled tokens"));
   WW_RETURN_IF_ERROR(record_event(flight.end.get(), stream(), "a step"));
@@ -134,7 +131,8 @@ Status GpuRunner::read_back(DeviceStep& step, Flight& flight, const float* logit
   if (!on_host) return {};
   WW_RETURN_IF_ERROR(verify_on_host(step, flight, logits));
   step.done = true;
-  return observe(step);
+  last_followed_ahead_ = false;
+  return observe(step, flight);
 }
 
 Result<float*> GpuRunner::logits_memory(int rows) {

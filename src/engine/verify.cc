@@ -5,7 +5,12 @@
 namespace warpweave {
 
 void VerifyWalk::start(const DeviceStep& step) {
-  paths_.assign(step.sample_rows.size(), {});
+  paths_.resize(step.sample_rows.size());
+  for (Path& path : paths_) {
+    path.node = 0;
+    path.nodes.clear();
+    path.tokens.clear();
+  }
   active_.clear();
   const ForwardBatch& batch = step.builder.batch();
   for (size_t row = 0; row < step.sample_slots.size(); ++row) {
@@ -29,7 +34,7 @@ void VerifyWalk::advance(std::span<SampledRow> sampled) {
     path.tokens.push_back(std::move(sampled[i]));
     const std::span<const int32_t> ends = path.state->end_ids();
     if (token < 0 || std::find(ends.begin(), ends.end(), token) != ends.end()) continue;
-    const int next = dice_ ? thrown(path) : path.proposal->child(path.node, token);
+    const int next = dice_ ? thrown(active_[i]) : path.proposal->child(path.node, token);
     if (next < 0) continue;
     path.node = next;
     path.nodes.push_back(next);
@@ -38,9 +43,21 @@ void VerifyWalk::advance(std::span<SampledRow> sampled) {
   active_.resize(staying);
 }
 
+std::span<const int> VerifyWalk::throw_ahead(const DeviceStep& step) {
+  thrown_.assign(step.sample_rows.size(), 1);
+  for (size_t row = 0; row < step.sample_slots.size(); ++row) {
+    if (step.sample_slots[row] < 0) continue;
+    int& nodes = thrown_[step.sample_slots[row]];
+    while (nodes <= proposal_of(step.proposals, row).size() && falls_right()) ++nodes;
+  }
+  return thrown_;
+}
+
 // The first child of the path's node, or -1.
-int VerifyWalk::thrown(Path& path) {
-  if (std::uniform_real_distribution<double>(0, 1)(random_) >= *dice_) return -1;
+int VerifyWalk::thrown(int slot) {
+  Path& path = paths_[slot];
+  const bool right = thrown_.empty() ? falls_right() : static_cast<int>(path.nodes.size()) < thrown_[slot];
+  if (!right) return -1;
   for (int next = path.node + 1; next <= path.proposal->size(); ++next) {
     if (path.proposal->parent(next) != path.node) continue;
     path.tokens.back().token_id = path.proposal->token(next);
@@ -49,14 +66,15 @@ int VerifyWalk::thrown(Path& path) {
   return -1;
 }
 
-void VerifyWalk::finish(DeviceStep& step) const {
+void VerifyWalk::finish(DeviceStep& step) {
+  thrown_.clear();
   step.sampled.clear();
   step.sampled_ids.clear();
   step.sampled_begin.assign(1, 0);
-  for (const Path& path : paths_) {
-    for (const SampledRow& token : path.tokens) {
-      step.sampled.push_back(token);
+  for (Path& path : paths_) {
+    for (SampledRow& token : path.tokens) {
       step.sampled_ids.push_back(token.token_id);
+      step.sampled.push_back(std::move(token));
     }
     step.sampled_begin.push_back(static_cast<int>(step.sampled.size()));
   }

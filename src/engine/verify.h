@@ -38,9 +38,14 @@ class VerifyWalk {
   // For benchmarks, where weights are made up: from now on a node's first guess is right with this probability, and is
   // what was sampled then.
   void use_dice(double right) { dice_ = right; }
+  bool uses_dice() const { return dice_.has_value(); }
+
+  // With dice: throws them now for the step that is started next, whose proposals are chains. By its sample slots: how
+  // many nodes will be accepted.
+  std::span<const int> throw_ahead(const DeviceStep& step);
 
   // Fills in the step's tokens when all are through.
-  void finish(DeviceStep& step) const;
+  void finish(DeviceStep& step);
 
   // Calls move(from_slot, to_slot) for each accepted node whose K/V is not where one token after the other would have
   // put it: slots of every group's pool, in an order in which nothing is overwritten that is still to be moved.
@@ -68,11 +73,13 @@ class VerifyWalk {
     std::vector<int> nodes;          // accepted, node 0 first
     std::vector<SampledRow> tokens;
   };
-  int thrown(Path& path);
+  bool falls_right() { return std::uniform_real_distribution<double>(0, 1)(random_) < *dice_; }
+  int thrown(int slot);
 
   std::vector<Path> paths_;          // by sample slot
   std::vector<int> active_;
   std::optional<double> dice_;
+  std::vector<int> thrown_;          // by sample slot, of throw_ahead(); empty: nothing was
   std::mt19937 random_{1};
 };
 

@@ -15,6 +15,8 @@ Status DraftModel::run_chain(std::span<const DraftPass> passes, const BatchBuild
   return {};
 }
 
+Result<bool> DraftModel::run_chain_ahead(std::span<const DraftPass>, const BatchBuilder&) { return false; }
+
 Result<bool> DraftModel::run_trees(const TreeDraft&, const BatchBuilder&) { return false; }
 
 void TreeDraft::clear() {

@@ -66,12 +66,17 @@ class DraftModel {
   virtual Status run(const DraftPass& pass, const BatchBuilder& step) = 0;
   // run() of each pass in turn, which a device may do at once: of requests that draft chains.
   virtual Status run_chain(std::span<const DraftPass> passes, const BatchBuilder& step);
+  // Likewise, but no choices are left to take: the device itself puts them into the step that verifies them. False: it
+  // does not for these passes, and did nothing.
+  virtual Result<bool> run_chain_ahead(std::span<const DraftPass> passes, const BatchBuilder& step);
   // All passes of trees without a look at what was chosen, which leave the choices [passes, requests, topk, topk];
   // false: this device does not grow trees of that shape at once, and did nothing. No choices are left to take.
   virtual Result<bool> run_trees(const TreeDraft& trees, const BatchBuilder& step);
   // The choices of all passes since the last call: by pass, by logits row, the likeliest first. Valid until the next
   // run().
   virtual Result<std::span<const DraftChoice>> take_choices() = 0;
+  // There are none to take.
+  virtual void forget_choices() = 0;
 };
 
 }  // namespace warpweave

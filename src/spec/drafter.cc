@@ -33,7 +33,9 @@ void Drafter::finish_pass() {
 Status Drafter::run(const BatchBuilder& step) {
   if (pass_.rows() == 0) return {};
   finish_pass();
-  return model_->run(pass_, step);
+  const Status status = model_->run(pass_, step);
+  if (!status.ok()) forget_choices();
+  return status;
 }
 
 Result<std::span<const DraftChoice>> Drafter::take_choices() {
@@ -56,22 +58,25 @@ int Drafter::use_slot(DraftState& state) {
   Slot& own = slots_[state.slot];
   own.stamp = state.stamp = ++clock_;
   own.first.clear();
+  own.choice = -1;
   return state.slot;
 }
 
 // What the rows that were observed last chose.
 Status Drafter::take_first_levels() {
-  const std::vector<DraftState> observed = std::exchange(observed_, {});
   if (num_choices_ == 0) return {};
-  WW_ASSIGN_OR_RETURN(const std::span<const DraftChoice> choices, take_choices());
-  if (choices.size() != observed.size() * options_.topk) return {};  // a pass failed: nothing is known of them
-  for (size_t i = 0; i < observed.size(); ++i) {
-    Slot* const own = slot_of(observed[i]);
+  const Result<std::span<const DraftChoice>> taken = take_choices();
+  const bool known = taken.ok() && taken->size() == observed_.size() * options_.topk;
+  for (size_t i = 0; i < observed_.size(); ++i) {
+    Slot* const own = slot_of(observed_[i]);
     if (own == nullptr) continue;
-    const auto level = choices.subspan(i * options_.topk, options_.topk);
+    own->choice = -1;
+    if (!known) continue;
+    const auto level = taken->subspan(i * options_.topk, options_.topk);
     own->first.assign(level.begin(), level.end());
   }
-  return {};
+  observed_.clear();
+  return taken.ok() ? Status() : taken.status();
 }
 
 Status Drafter::draft(const BatchBuilder& step, std::span<const DraftRow> rows, std::vector<Proposal>& proposals) {
@@ -118,6 +123,41 @@ Status Drafter::start_standalone(const BatchBuilder& step, std::span<const Draft
   return run(step);
 }
 
+// What is not taken yet never will be.
+void Drafter::forget_choices() {
+  for (const DraftState& state : observed_) {
+    if (Slot* const own = slot_of(state)) own->choice = -1;
+  }
+  observed_.clear();
+  num_choices_ = 0;
+  model_->forget_choices();
+}
+
+Result<bool> Drafter::draft_ahead(const BatchBuilder& step, std::span<const DraftRow> rows,
+                                  std::span<const Proposal> proposals) {
+  const int nodes = proposals.empty() ? 0 : proposals.front().size();
+  if (!options_.eagle || options_.topk > 1 || nodes < 2) return false;
+  growing_.clear();
+  next_kept_ = static_cast<int>(slots_.size());
+  for (size_t i = 0; i < proposals.size(); ++i) {
+    const DraftState& state = *rows[i].state;
+    const Slot* const own = slot_of(state);
+    const bool begun = own != nullptr && (own->choice >= 0 || !own->first.empty()) && state.kv_len >= rows[i].start;
+    if (proposals[i].size() != nodes || proposals[i].found || !begun) return false;
+    Growing& one = growing_.emplace_back();
+    one.row = static_cast<int>(i);
+    one.nodes = nodes;
+    one.slot = state.slot;
+    one.features.assign(1, one.slot);
+  }
+  const int not_taken = num_choices_;
+  const size_t levels = plan_chain(step, rows);
+  num_choices_ = not_taken;
+  WW_ASSIGN_OR_RETURN(const bool drafted, model_->run_chain_ahead(std::span(chain_).first(levels), step));
+  if (drafted) forget_choices();
+  return drafted;
+}
+
 // Level by level without a look at what was chosen.
 Status Drafter::grow_chains(const BatchBuilder& step, std::span<const DraftRow> rows) {
   if (!options_.eagle) WW_RETURN_IF_ERROR(start_standalone(step, rows));
@@ -126,13 +166,10 @@ Status Drafter::grow_chains(const BatchBuilder& step, std::span<const DraftRow> 
     if (!options_.eagle) growing_[i].choices.push_back(static_cast<int>(i));
     if (growing_[i].slot >= 0) growing_[i].features.assign(1, growing_[i].slot);
   }
-  size_t levels = 0;
-  for (; add_chain_level(step, rows, static_cast<int>(levels) + 1); ++levels) {
-    finish_pass();
-    if (levels == chain_.size()) chain_.emplace_back();
-    std::swap(chain_[levels], pass_);
-  }
-  WW_RETURN_IF_ERROR(model_->run_chain(std::span(chain_).first(levels), step));
+  const size_t levels = plan_chain(step, rows);
+  const Status run = model_->run_chain(std::span(chain_).first(levels), step);
+  if (!run.ok()) forget_choices();
+  WW_RETURN_IF_ERROR(run);
   WW_ASSIGN_OR_RETURN(const std::span<const DraftChoice> choices, take_choices());
   for (Growing& one : growing_) {
     size_t level = 0;
@@ -149,14 +186,31 @@ Status Drafter::grow_chains(const BatchBuilder& step, std::span<const DraftRow> 
   return {};
 }
 
+// The passes of chain_; how many.
+size_t Drafter::plan_chain(const BatchBuilder& step, std::span<const DraftRow> rows) {
+  size_t levels = 0;
+  for (; add_chain_level(step, rows, static_cast<int>(levels) + 1); ++levels) {
+    finish_pass();
+    if (levels == chain_.size()) chain_.emplace_back();
+    std::swap(chain_[levels], pass_);
+  }
+  return levels;
+}
+
 // The pass that reads the drafts of level `level`, for those that want more; false: nobody does.
 bool Drafter::add_chain_level(const BatchBuilder& step, std::span<const DraftRow> rows, int level) {
   pass_.clear();
   for (Growing& one : growing_) {
     if (level >= one.nodes || (options_.eagle && one.slot < 0)) continue;
     const int position = rows[one.row].start + level - (options_.eagle ? 1 : 0);
-    const bool from_slot = options_.eagle && level == 1;
-    add_row(step, one.row, position, from_slot ? slots_[one.slot].first[0].token : -1 - one.choices.back());
+    int32_t token = 0;
+    if (options_.eagle && level == 1) {
+      const Slot& own = slots_[one.slot];
+      token = own.choice >= 0 ? -1 - own.choice : own.first[0].token;
+    } else {
+      token = -1 - one.choices.back();
+    }
+    add_row(step, one.row, position, token);
     if (options_.eagle) {
       pass_.features.push_back(one.features[0]);
       one.features[0] = next_kept_++;
@@ -331,6 +385,28 @@ Status Drafter::observe(const BatchBuilder& step, std::span<const DraftRow> rows
   return {};
 }
 
+std::span<const int32_t> Drafter::observe_ahead(std::span<const DraftRow> rows) {
+  keep_.clear();
+  const bool possible = options_.eagle && options_.topk == 1 && num_choices_ == 0 &&
+                        std::all_of(rows.begin(), rows.end(), [](const DraftRow& row) {
+                          return row.follows && !row.prefill && row.state->kv_len >= row.start;
+                        });
+  if (!possible) return keep_;
+  observed_.clear();
+  for (const DraftRow& row : rows) {
+    keep_.push_back(use_slot(*row.state));
+    slots_[row.state->slot].choice = num_choices_++;
+    observed_.push_back(*row.state);
+  }
+  return keep_;
+}
+
+void Drafter::observed_ahead(std::span<const DraftRow> rows, std::span<const ObservedRow> observed) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i].state->kv_len = rows[i].start + static_cast<int>(observed[i].sampled.size());
+  }
+}
+
 // Rows of a few tokens that were not observed when they were new: beside its token each reads the hidden state that is
 // at hand, the step's. What they give is close to what it would have been, and there is no gap in the text.
 void Drafter::catch_up(const BatchBuilder& step, const DraftRow& row, int index, int feature) {
@@ -364,12 +440,16 @@ void Drafter::observe_row(const BatchBuilder& step, const DraftRow& row, const O
     pass_.features.push_back(first + (row.prefill || observed.nodes.empty() ? k : observed.nodes[k]));
   }
   state.kv_len = position;
-  if (Slot* const own = slot_of(state)) own->first.clear();
+  if (Slot* const own = slot_of(state)) {
+    own->first.clear();
+    own->choice = -1;
+  }
   if (pass_.rows() == begin) return;
   end_request(index, position);
   if (!options_.eagle || observed.sampled.empty()) return;
-  pass_.logits_rows.push_back(pass_.rows() - 1);
   pass_.keep.push_back(use_slot(state));
+  if (options_.topk == 1) slots_[state.slot].choice = static_cast<int>(pass_.logits_rows.size());
+  pass_.logits_rows.push_back(pass_.rows() - 1);
   observed_.push_back(state);
 }
 

@@ -8,6 +8,9 @@
 // what was accepted is caught up with when the next draft begins. Chains are drafted without a look at the choices in
 // between; so are trees where all have room to be one and the device grows them (DraftModel::run_trees).
 //
+// Where a head drafts chains, the host need not see them before they are verified (draft_ahead()), nor be there when
+// the head reads what became of them (observe_ahead()): then it prepares a step while the device drafts for it.
+//
 // draft() and observe() are called on the device's thread, beside nothing else that uses the model.
 #pragma once
 
@@ -45,13 +48,23 @@ class Drafter {
 
   // Replaces the placeholders in `proposals` (by row of the step; trees where they are no chains).
   Status draft(const BatchBuilder& step, std::span<const DraftRow> rows, std::vector<Proposal>& proposals);
+  // draft(), where the device itself puts chains of a head into the step: their tokens are not set. False: draft() is
+  // still to be called.
+  Result<bool> draft_ahead(const BatchBuilder& step, std::span<const DraftRow> rows,
+                           std::span<const Proposal> proposals);
   // After the target's forward, whose hidden states are still there, and its verification.
   Status observe(const BatchBuilder& step, std::span<const DraftRow> rows, std::span<const ObservedRow> observed);
+  // Where the device makes that pass itself of what it verified, for a head and chains: [rows] where each request's
+  // last hidden state is kept. Its choices, one a row, are the only ones that are not taken then. Empty: it cannot be;
+  // else observed_ahead() is to follow, or observe(), which then begins anew.
+  std::span<const int32_t> observe_ahead(std::span<const DraftRow> rows);
+  static void observed_ahead(std::span<const DraftRow> rows, std::span<const ObservedRow> observed);
 
  private:
   struct Slot {
     uint64_t stamp = 0;                // of its last use
     std::vector<DraftChoice> first;    // the first level of the request's next draft; empty: there is none
+    int choice = -1;                   // with topk 1: where that is among the choices that are not taken yet
   };
   struct Growing {
     int row = 0;
@@ -71,6 +84,7 @@ class Drafter {
   Status start_standalone(const BatchBuilder& step, std::span<const DraftRow> rows);
   Status grow_chains(const BatchBuilder& step, std::span<const DraftRow> rows);
   Status grow_trees(const BatchBuilder& step, std::span<const DraftRow> rows);
+  size_t plan_chain(const BatchBuilder& step, std::span<const DraftRow> rows);
   bool add_chain_level(const BatchBuilder& step, std::span<const DraftRow> rows, int level);
   Status start_trees();
   Result<bool> grow_trees_at_once(const BatchBuilder& step, std::span<const DraftRow> rows);
@@ -81,6 +95,7 @@ class Drafter {
   void observe_row(const BatchBuilder& step, const DraftRow& row, const ObservedRow& observed, int index);
   void catch_up(const BatchBuilder& step, const DraftRow& row, int index, int feature);
   Status take_first_levels();
+  void forget_choices();
   Result<std::span<const DraftChoice>> take_choices();
   std::span<const DraftChoice> first_level(const Growing& one) const;
   Slot* slot_of(const DraftState& state);
@@ -98,6 +113,7 @@ class Drafter {
   std::vector<DraftPass> chain_;       // passes to come, and memory of earlier ones behind them
   std::vector<Growing> growing_;
   std::vector<int> in_pass_;           // of growing_, by request of the pass
+  std::vector<int32_t> keep_;          // of observe_ahead()
   int next_kept_ = 0;
   int num_choices_ = 0;                // rows of choices that are not taken yet
 };

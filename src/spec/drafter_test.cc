@@ -41,8 +41,17 @@ class Recorder : public DraftModel {
     return std::span<const DraftChoice>(taken_);
   }
 
+  void forget_choices() override { waiting_.clear(); }
+  Result<bool> run_chain_ahead(std::span<const DraftPass> chain, const BatchBuilder&) override {
+    if (!drafts_ahead) return false;
+    ahead.assign(chain.begin(), chain.end());
+    return true;
+  }
+
   std::vector<DraftPass> passes;
   std::vector<int> chains;  // passes of each
+  bool drafts_ahead = false;
+  std::vector<DraftPass> ahead;  // asked for last
   int takes = 0;
   bool fails = false;
   bool grows_trees = false;
@@ -93,6 +102,24 @@ class Requests {
     }
     drafted = drafter->draft(builder_, rows, out);
     return out;
+  }
+
+  bool draft_ahead(const std::vector<int>& requests, int nodes) {
+    const std::vector<DraftRow> rows = prepare(requests, nodes);
+    std::vector<Proposal> room(requests.size());
+    for (Proposal& proposal : room) proposal.tokens.assign(nodes, 0);
+    const Result<bool> drafted = drafter->draft_ahead(builder_, rows, room);
+    return drafted.ok() && *drafted;
+  }
+
+  // The device shows that these were followed by `tokens`; where it keeps their hidden states.
+  std::vector<int32_t> observe_ahead(const std::vector<int>& requests, const std::vector<int32_t>& tokens) {
+    const std::vector<DraftRow> rows = prepare(requests, 0);
+    const std::span<const int32_t> keep = drafter->observe_ahead(rows);
+    std::vector<ObservedRow> observed(requests.size());
+    for (ObservedRow& row : observed) row.sampled = tokens;
+    if (!keep.empty()) Drafter::observed_ahead(rows, observed);
+    return {keep.begin(), keep.end()};
   }
 
   std::vector<DraftState> states;
@@ -159,6 +186,40 @@ TEST(Drafter, EagleGoesOnFromWhatItKept) {
   for (int pass = 2; pass < 4; ++pass) {
     EXPECT_EQ(requests.recorder->passes[pass].features, requests.recorder->passes[pass - 1].keep);
   }
+}
+
+// Where the device puts guesses into the step, the first pass reads what the head chose when it was shown the texts.
+TEST(Drafter, EagleDraftsAheadFromChoicesThatNobodyTook) {
+  Requests requests(3, kEagleChain, 4);
+  EXPECT_FALSE(requests.draft_ahead({0, 1}, 4)) << "the device does not";
+  requests.recorder->drafts_ahead = true;
+  EXPECT_FALSE(requests.draft_ahead({0, 1}, 4)) << "there is nothing to begin with";
+  requests.observe({0, 1});
+  EXPECT_FALSE(requests.draft_ahead({0, 2}, 4)) << "nothing is known of request 2";
+  const int takes = requests.recorder->takes;
+  EXPECT_TRUE(requests.draft_ahead({1, 0}, 4));
+  EXPECT_EQ(requests.recorder->takes, takes);
+  const std::vector<DraftPass>& passes = requests.recorder->ahead;
+  ASSERT_EQ(passes.size(), 3u);
+  EXPECT_EQ(passes[0].input_ids, (std::vector<int32_t>{-2, -1}));
+  EXPECT_EQ(passes[0].features, (std::vector<int32_t>{requests.states[1].slot, requests.states[0].slot}));
+  EXPECT_EQ(passes[1].input_ids, (std::vector<int32_t>{-3, -4}));
+  EXPECT_EQ(requests.draft({0}, 2)[0].tokens, (std::vector<int32_t>{0, 0})) << "its first level was used up";
+}
+
+TEST(Drafter, EagleIsShownAheadWhatADeviceVerified) {
+  Requests requests(3, kEagleChain, 4);
+  requests.recorder->drafts_ahead = true;
+  requests.observe({0, 1});
+  EXPECT_TRUE(requests.observe_ahead({0, 1}, {7}).empty()) << "choices wait";
+  EXPECT_TRUE(requests.draft_ahead({0, 1}, 4));
+  const std::vector<int32_t> keep = requests.observe_ahead({1, 0}, {7, 8});
+  EXPECT_EQ(keep, (std::vector<int32_t>{requests.states[1].slot, requests.states[0].slot}));
+  EXPECT_EQ(requests.states[1].kv_len, 11);
+  EXPECT_TRUE(requests.draft_ahead({0, 1}, 2));
+  EXPECT_EQ(requests.recorder->ahead[0].input_ids, (std::vector<int32_t>{-2, -1}));
+  requests.states[0].kv_len = 8;
+  EXPECT_TRUE(requests.observe_ahead({0, 1}, {7}).empty()) << "it was not shown all of request 0";
 }
 
 // Tokens that it was not shown are read with the next that it is shown, if they are few; the draft before them is

@@ -33,10 +33,11 @@ Status GpuDraftModel::reserve_chains() {
   std::erase_if(sizes, [&](int size) { return size > most; });
   if (topk > gpu::kMostTreeBranches || !parts_.attention->captures_verification()) sizes.clear();
   if (sizes.empty()) return {};
-  zeros_.resize(sizes.back() * rows);
-  counting_.resize(sizes.back() + 1);
+  const int most_rows = std::max(sizes.back() * rows, parts_.kind && topk == 1 ? kMostFollowedRows : 0);
+  zeros_.resize(most_rows);
+  counting_.resize(most_rows + 1);
   std::iota(counting_.begin(), counting_.end(), 0);
-  return parts_.attention->init_cuda_graph_state({.max_batch_size = sizes.back(), .max_tokens = sizes.back() * rows,
+  return parts_.attention->init_cuda_graph_state({.max_batch_size = sizes.back(), .max_tokens = most_rows,
                                                   .max_pages_per_request = limits_.max_pages_per_request});
 }
 
@@ -163,14 +164,42 @@ Result<cudaGraphExec_t> GpuDraftModel::chain_graph(const ChainShape& shape) {
 }
 
 Status GpuDraftModel::run_chain(std::span<const DraftPass> passes, const BatchBuilder& step) {
+  WW_ASSIGN_OR_RETURN(const bool at_once, run_chain_at_once(passes));
+  return at_once ? Status() : DraftModel::run_chain(passes, step);
+}
+
+// By a graph, if there is one.
+Result<bool> GpuDraftModel::run_chain_at_once(std::span<const DraftPass> passes) {
   const ChainShape shape = chain_shape_for(passes);
-  if (shape.requests == 0) return DraftModel::run_chain(passes, step);
+  if (shape.requests == 0) return false;
   WW_ASSIGN_OR_RETURN(const cudaGraphExec_t graph, chain_graph(shape));
-  if (graph == nullptr) return DraftModel::run_chain(passes, step);
+  if (graph == nullptr) return false;
   WW_RETURN_IF_ERROR(start_upload());
   stage_chain(passes, shape);
   WW_RETURN_IF_ERROR(finish_upload());
-  return launch_drafts(graph, shape, passes.front().rows());
+  WW_RETURN_IF_ERROR(launch_drafts(graph, shape, passes.front().rows()));
+  return true;
+}
+
+Result<bool> GpuDraftModel::run_chain_ahead(std::span<const DraftPass> passes, const BatchBuilder&) {
+  WW_ASSIGN_OR_RETURN(const bool at_once, run_chain_at_once(passes));
+  if (at_once) ahead_ = std::exchange(drafted_, {});
+  return at_once;
+}
+
+Status GpuDraftModel::place_guesses(int requests, int q_len, int32_t* ids, int32_t* copy) {
+  if (ahead_.requests < requests || ahead_.passes != q_len - 2) return Status::internal("no such guesses were drafted");
+  gpu::place_guesses({.requests = requests,
+                      .q_len = q_len,
+                      .first_ids = chain_.front().arrays.input_ids,
+                      .choices = choices_.as<DraftChoice>(),
+                      .later = chain_choices(),
+                      .later_stride = ahead_.requests,
+                      .ids = ids,
+                      .copy = copy},
+                     stream_);
+  ahead_ = {};
+  return launch_status("placing guesses");
 }
 
 // Of what was staged and uploaded.

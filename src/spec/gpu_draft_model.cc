@@ -284,6 +284,11 @@ Status GpuDraftModel::choose(const ForwardBatch& batch, const Arrays& arrays, in
   return launch_status("a pass of the draft model");
 }
 
+void GpuDraftModel::forget_choices() {
+  num_choices_ = 0;
+  drafted_ = {};
+}
+
 // Those of single passes, and then of the graph, without its padding.
 Result<std::span<const DraftChoice>> GpuDraftModel::take_choices() {
   const int count = std::exchange(num_choices_, 0);

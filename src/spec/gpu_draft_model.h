@@ -1,7 +1,9 @@
 // A draft model on a GPU: passes only enqueue, on the target's stream and behind its work; what they choose, the next
 // pass reads from the GPU's memory, and the host in take_choices(). The passes of chains, and those of trees, run as
 // one CUDA graph, one per number of passes and batch size of a list, where the attention backend plans by the batch's
-// device arrays alone (AttentionBackend::captures_verification). Only for builds with GPU kernels.
+// device arrays alone (AttentionBackend::captures_verification). So does the pass of a head that follows a step which
+// verified chains: the GPU itself finds out what was accepted, and the next chains begin with what that pass chose.
+// Only for builds with GPU kernels.
 #pragma once
 
 #include <array>
@@ -16,6 +18,7 @@
 #include "model/draft_head.h"
 #include "model/gpu_decoder.h"
 #include "model/gpu_kv_cache.h"
+#include "spec/cuda/draft_kernels.h"
 #include "spec/draft_model.h"
 #include "spec/draft_options.h"
 
@@ -39,6 +42,21 @@ struct GpuDraftLimits {
   std::vector<int> graph_batch_sizes = {};  // ascending; empty: no graphs
 };
 
+// Rows of a step that a head follows without the host.
+inline constexpr int kMostFollowedRows = 512;
+
+// A step that verifies chains of `q_len` rows of each request, as it stands in the GPU's memory, padded.
+struct VerifiedChains {
+  int requests = 0;                    // with padding
+  int q_len = 0;
+  const int32_t* input_ids = nullptr;  // [requests, q_len]
+  const int32_t* sampled = nullptr;    // [requests, q_len]
+  const int32_t* positions = nullptr;  // [requests, q_len]
+  const int32_t* kv_slots = nullptr;   // [requests, q_len] in the pages that the draft model's K/V follow
+  const int32_t* q_indptr = nullptr;
+  const int32_t* kv_lens = nullptr;
+};
+
 class GpuDraftModel : public DraftModel {
  public:
   // `target`, whose embedding, head and hidden states a draft head reads, outlives this. Errors: `resource_exhausted`.
@@ -49,7 +67,16 @@ class GpuDraftModel : public DraftModel {
   // pages the draft model's K/V follow. Before the first pass; they are read in the stream's order.
   void set_page_table(const int32_t* table) { target_table_ = table; }
 
-  size_t num_graphs() const { return chain_graphs_.size(); }
+  size_t num_graphs() const { return chain_graphs_.size() + follow_graphs_.size(); }
+
+  // After run_chain_ahead(): writes the guesses to `ids` [requests, q_len], but the first row of each request, and to
+  // `copy`.
+  Status place_guesses(int requests, int q_len, int32_t* ids, int32_t* copy);
+  // Whether follow() can be called for a step of that shape.
+  bool follows(int requests, int q_len) const;
+  // The pass of a head over what a step verified, behind that step's forward. By request of the step: where its last
+  // hidden state is kept, and how many of its rows count; negative: as many as are right. Leaves a choice for each.
+  Status follow(const VerifiedChains& chains, std::span<const int32_t> keep, std::span<const int32_t> accepted);
 
   int page_size() const override { return parts_.cache->shape().page_size; }
   int max_rows() const override { return limits_.max_tokens; }
@@ -58,7 +85,9 @@ class GpuDraftModel : public DraftModel {
   Status copy_pages(std::span<const PageCopy> copies) override;
   Status run(const DraftPass& pass, const BatchBuilder& step) override;
   Status run_chain(std::span<const DraftPass> passes, const BatchBuilder& step) override;
+  Result<bool> run_chain_ahead(std::span<const DraftPass> passes, const BatchBuilder& step) override;
   Result<bool> run_trees(const TreeDraft& trees, const BatchBuilder& step) override;
+  void forget_choices() override;
   Result<std::span<const DraftChoice>> take_choices() override;
 
   // Of an array among those of a pass.
@@ -92,6 +121,13 @@ class GpuDraftModel : public DraftModel {
     ForwardBatch batch;
     Arrays arrays;
   };
+  // A step that a graph follows.
+  struct FollowShape {
+    int requests = 0;
+    int q_len = 0;
+    const int32_t* kv_lens = nullptr;  // shapes of equal sizes may have their arrays elsewhere
+    auto operator<=>(const FollowShape&) const = default;
+  };
 
   static constexpr int kWordsOfChoice = sizeof(DraftChoice) / sizeof(int32_t);
 
@@ -110,6 +146,12 @@ class GpuDraftModel : public DraftModel {
     if (!values.empty()) std::memcpy(filled_->memory.as<std::byte>() + at, values.data(), values.size_bytes());
     return reinterpret_cast<const T*>(arrays_.as<std::byte>() + at);
   }
+  // Where there is room among the staged arrays for what the GPU itself writes.
+  int32_t* leave_room(int count) {
+    const size_t at = filled_bytes_;
+    filled_bytes_ += aligned(count * sizeof(int32_t));
+    return arrays_.as<int32_t>() + at / sizeof(int32_t);
+  }
   Status start_upload();
   Status finish_upload();
   Status upload(const DraftPass& pass, ForwardBatch& batch, Arrays& arrays);
@@ -123,11 +165,16 @@ class GpuDraftModel : public DraftModel {
   Status reserve_chains();
   size_t chain_bytes() const;
   ChainShape chain_shape_for(std::span<const DraftPass> passes) const;
+  Result<bool> run_chain_at_once(std::span<const DraftPass> passes);
   void put_chain_tokens(std::span<const DraftPass> passes, size_t pass, const ChainShape& shape, Arrays& arrays);
   void stage_chain(std::span<const DraftPass> passes, const ChainShape& shape);
   const int32_t* put_padded(std::span<const int32_t> values, int count, int32_t padding);
   Status enqueue_chain(const ChainShape& shape);
   Status launch_drafts(cudaGraphExec_t graph, const ChainShape& shape, int requests);
+  // gpu_draft_follow.cc
+  void stage_following(const VerifiedChains& chains, std::span<const int32_t> keep, std::span<const int32_t> accepted);
+  Status enqueue_following();
+  Result<cudaGraphExec_t> follow_graph(const FollowShape& shape);
   // gpu_draft_tree.cc
   size_t tree_bytes() const;
   Status reserve_trees();
@@ -174,6 +221,12 @@ class GpuDraftModel : public DraftModel {
   const int32_t *tree_first_features_ = nullptr, *tree_requests_ = nullptr;
   std::vector<std::vector<int32_t>> tree_q_indptr_, tree_logits_rows_;  // by pass
   std::vector<DraftChoice> padded_first_;
+  ChainShape ahead_;                  // by a graph, and not placed yet
+  // Of a step that is followed, as it was staged last.
+  gpu::FollowChainsCall follow_;
+  ChainPass following_;
+  std::vector<int32_t> follow_q_indptr_;
+  std::map<FollowShape, CudaGraphExec> follow_graphs_;  // null: could not be captured
   ChainShape drafted_;                // by a graph, and not taken yet
   int drafted_requests_ = 0;          // of those
 };

@@ -36,6 +36,7 @@ class HostDraftModel : public DraftModel {
   size_t cache_bytes() const override { return parts_.cache->size_bytes(); }
   Status copy_pages(std::span<const PageCopy> copies) override;
   Status run(const DraftPass& pass, const BatchBuilder& step) override;
+  void forget_choices() override { choices_.clear(); }
   Result<std::span<const DraftChoice>> take_choices() override;
 
   // A kept hidden state.

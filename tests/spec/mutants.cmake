@@ -64,10 +64,8 @@ spec_mutant(draft_goes_on_from_its_first_guess spec/drafter.cc
   [[-1 - one.choices.back()]]
   [[-1 - one.choices.front()]])
 spec_mutant(first_guesses_of_another_request spec/drafter.cc
-  [[choices.subspan(i * options_.topk, options_.topk);
-    own]]
-  [[choices.subspan(0, options_.topk);
-    own]])
+  [[taken->subspan(i * options_.topk, options_.topk)]]
+  [[taken->subspan(0, options_.topk)]])
 # What recurrent layers keep.
 spec_mutant(states_stay engine/device_worker.cc
   [[return parts_.model->commit_states(accepted_, *parts_.recurrent, *parts_.team);]]

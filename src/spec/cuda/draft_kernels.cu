@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include "ops/cuda/types.cuh"
+#include "spec/cuda/chain_steps.cuh"
 #include "spec/cuda/draft_inputs.cuh"
 #include "spec/cuda/top_choices.cuh"
 #include "spec/cuda/tree_growth.cuh"
@@ -45,6 +46,18 @@ void top_choices(const TopChoicesCall& call, void* stream) {
 void tree_level(const TreeLevelCall& call, void* stream) {
   if (call.requests == 0) return;
   tree_level_kernel<<<call.requests, kTreeThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
+}
+
+void place_guesses(const PlaceGuessesCall& call, void* stream) {
+  if (call.requests == 0) return;
+  const int blocks = (call.requests + kChainThreads - 1) / kChainThreads;
+  place_guesses_kernel<<<blocks, kChainThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
+}
+
+void follow_chains(const FollowChainsCall& call, void* stream) {
+  if (call.requests == 0) return;
+  const int blocks = (call.requests + kChainThreads - 1) / kChainThreads;
+  follow_chains_kernel<<<blocks, kChainThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
 }
 
 void draft_inputs(const DraftInputsCall& call, void* stream) {

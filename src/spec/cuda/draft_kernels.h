@@ -84,4 +84,29 @@ struct TreeLevelCall {
 };
 void tree_level(const TreeLevelCall& call, void* stream);
 
+// The guesses of chains, from where passes of a draft model chose them to the rows that verify them.
+struct PlaceGuessesCall {
+  int requests = 0;
+  int q_len = 2;                       // rows of each: its last known token, then q_len - 1 guesses
+  const int32_t* first_ids = nullptr;  // [requests] the first guesses, as DraftInputsCall::ids
+  const DraftChoice* choices = nullptr;
+  const DraftChoice* later = nullptr;  // [q_len - 2, later_stride] the other guesses
+  int later_stride = 0;
+  int32_t* ids = nullptr;              // out: [requests, q_len] but the first row of each
+  int32_t* copy = nullptr;             // out: likewise
+};
+void place_guesses(const PlaceGuessesCall& call, void* stream);
+
+// What a head reads of a step that verified chains: a guess is right where it is what was sampled before it.
+struct FollowChainsCall {
+  int requests = 0;
+  int q_len = 2;
+  const int32_t* ids = nullptr;        // [requests, q_len] the rows that were verified
+  const int32_t* sampled = nullptr;    // [requests, q_len]
+  const int32_t* accepted = nullptr;   // [requests] so many rows count in any case; negative: as many as are right
+  int32_t* next_ids = nullptr;         // out: [requests, q_len] the token after each row that counts; others: 0
+  int32_t* last_rows = nullptr;        // out: [requests] the last row that counts
+};
+void follow_chains(const FollowChainsCall& call, void* stream);
+
 }  // namespace warpweave::gpu
