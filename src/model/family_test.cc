@@ -115,8 +115,8 @@ TEST_P(FamilyTest, TheHeadAloneGivesTheSameLogits) {
   const auto all = run->feed(golden.prompt);
   ASSERT_TRUE(all.ok()) << all.status().message();
   std::vector<float> from_head(all->size());
-  run->model().head_logits(run->model().hidden(), static_cast<int64_t>(golden.prompt.size()), from_head.data(),
-                           run->team());
+  run->model().head_logits(run->model().hidden(), static_cast<int64_t>(golden.prompt.size()),
+                           {.values = from_head.data()}, run->team());
   EXPECT_LE(max_difference(from_head, *all), kTolerance);
 }
 
