@@ -97,11 +97,11 @@ struct Tally {
   int passed = 0, failed = 0;
 };
 
-void print_failure(const CheckResult& result) {
+void print_failure(const CheckResult& result, FILE* out) {
   const bool linear = result.case_name.find('/') != std::string::npos;  // of layers without a KV pool
-  std::printf("FAILED %s, %s, %s%s: %s\n", result.variant.c_str(), std::string(check_name(result.check)).c_str(),
-              result.case_name.c_str(), linear ? "" : fmt::format(", KV {}", kv_format_name(result.kv_format)).c_str(),
-              result.text.c_str());
+  const std::string format = linear ? "" : fmt::format(", KV {}", kv_format_name(result.kv_format));
+  fmt::print(out, "FAILED {}, {}, {}{}: {}\n", result.variant, check_name(result.check), result.case_name, format,
+             result.text);
 }
 
 void print_summary(const std::vector<Variant>& variants, const std::vector<CheckResult>& results) {
@@ -164,7 +164,7 @@ int run_conformance(const ConformanceFlags& flags) {
   options.on_result = [&](const CheckResult& result) {
     if (result.case_name != last_case) std::fprintf(stderr, "%s\n", result.case_name.c_str());
     last_case = result.case_name;
-    if (!result.passed && !flags.json) print_failure(result);
+    if (!result.passed) print_failure(result, flags.json ? stderr : stdout);
   };
   std::vector<CheckResult> results = run_suite(plan->variants, options);
   for (CheckResult& result : testing_linear::run_linear_suite(plan->families, of_linear, options.on_result)) {
