@@ -23,6 +23,11 @@ struct DTypeInfo {
 
 const DTypeInfo& dtype_info(DType dtype);
 inline bool is_quantized(DType dtype) { return dtype_info(dtype).block_elements > 1; }
+// Of so many elements, whole blocks.
+inline int64_t bytes_of_elements(DType dtype, int64_t elements) {
+  const DTypeInfo& info = dtype_info(dtype);
+  return elements / info.block_elements * info.block_bytes;
+}
 // Accepts both short and long names: "bf16"/"bfloat16", "f16"/"half"/"float16", "f32"/"float32".
 std::optional<DType> parse_dtype(std::string_view name);
 
@@ -40,10 +45,7 @@ struct TensorView {
     for (int i = 0; i < rank; ++i) n *= shape[i];
     return n;
   }
-  size_t size_bytes() const {
-    const DTypeInfo& info = dtype_info(dtype);
-    return static_cast<size_t>(elements() / info.block_elements) * info.block_bytes;
-  }
+  size_t size_bytes() const { return static_cast<size_t>(bytes_of_elements(dtype, elements())); }
 };
 
 }  // namespace warpweave

@@ -310,7 +310,8 @@ Result<std::unique_ptr<DecoderModel>> build_draft(const DraftPlan& plan, const B
 static Result<PackedLinear> draft_head_copy(const DraftPlan& plan, const DecoderModel& model,
                                             const DecoderModel& target, ThreadTeam& team) {
   if (!plan.head || model.has_head()) return PackedLinear();
-  const bool compress = plan.blocks && multiplies_bytes() && target.config().hidden_size % 32 == 0;
+  const bool compress = plan.blocks && multiplies_bytes() &&
+                        target.config().hidden_size % dtype_info(*plan.blocks).block_elements == 0;
   if (!plan.tokens.empty()) return target.head_of(plan.tokens, compress ? plan.blocks : std::nullopt, team);
   if (!compress || target.head().rounds_to_int8() || target.config().lm_head_bias) return PackedLinear();
   std::vector<int32_t> all(target.config().vocab_size);

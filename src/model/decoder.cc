@@ -139,7 +139,7 @@ Result<PackedLinear> DecoderModel::head_of(std::span<const int32_t> tokens, std:
   const int64_t count = static_cast<int64_t>(tokens.size()), cols = spec_.hidden_size;
   const bool narrow = weights_.lm_head.preferred_input() == DType::bf16;
   const DType to = blocks ? *blocks : narrow ? DType::bf16 : DType::f32;
-  const int64_t row_bytes = cols / dtype_info(to).block_elements * dtype_info(to).block_bytes;
+  const int64_t row_bytes = bytes_of_elements(to, cols);
   std::vector<std::byte> values(count * row_bytes);
   std::vector<float> rows;
   for (int64_t first = 0; first < count; first += kRowsAtOnce) {

@@ -107,9 +107,7 @@ void round_to_blocks(const float* x, int64_t n, DType format, void* out) {
 
 std::vector<std::byte> matrix_in_blocks(const TensorView& matrix, DType format, ThreadTeam& team) {
   const int64_t rows = matrix.shape[0], cols = matrix.shape[1];
-  const auto& block = dtype_info(format);
-  const int64_t row_bytes = cols / block.block_elements * block.block_bytes;
-  const int64_t from_bytes = cols * dtype_info(matrix.dtype).block_bytes;
+  const int64_t row_bytes = bytes_of_elements(format, cols), from_bytes = bytes_of_elements(matrix.dtype, cols);
   std::vector<std::byte> out(rows * row_bytes);
   team.parallel_for(rows, 16, [&](int64_t begin, int64_t end) {
     std::vector<float> row(cols);

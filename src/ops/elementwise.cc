@@ -79,8 +79,7 @@ void embedding_gather(const TensorView& table, const int32_t* ids, int64_t count
                       float* out, ThreadTeam& team) {
   assert(table.rank == 2);
   const int64_t cols = table.shape[1];
-  const DTypeInfo& info = dtype_info(table.dtype);
-  const int64_t row_bytes = cols / info.block_elements * info.block_bytes;
+  const int64_t row_bytes = bytes_of_elements(table.dtype, cols);
   over_rows(team, count, cols, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       assert(ids[i] >= 0 && ids[i] < table.shape[0]);

@@ -73,9 +73,8 @@ inline void fill_blocks(Weight& w, std::mt19937& rng) {
 inline Weight make_weight(DType dtype, int64_t rows, int64_t cols, unsigned seed) {
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal(0, 0.05f);
-  const DTypeInfo& info = dtype_info(dtype);
   Weight w{dtype, rows, cols, {}, std::vector<float>(rows * cols)};
-  w.bytes.resize(rows * cols / info.block_elements * info.block_bytes);
+  w.bytes.resize(bytes_of_elements(dtype, rows * cols));
   if (is_quantized(dtype)) {
     fill_blocks(w, rng);
     dequantize_row_reference(dtype, w.bytes.data(), rows * cols, w.values.data());
