@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,23 +57,6 @@ class StatePool {
     slots_[slot] = {use, 1};
     checkpoints_ += checkpoint;
     return slot;
-  }
-
-  // Another slot that is to become a copy of `from`: for n > 1, and for a checkpoint of a state that goes on.
-  std::optional<StateCopy> fork(int32_t from, StateSlotUse use) {
-    assert(slots_[from].refs > 0);
-    const int32_t to = alloc(use);
-    if (to == kNoStateSlot) return std::nullopt;
-    return StateCopy{from, to};
-  }
-
-  // The last state of a request that has ended becomes a checkpoint without a copy; false: there is no place for one.
-  bool become_checkpoint(int32_t slot) {
-    assert(slots_[slot].use == StateSlotUse::request);
-    if (checkpoints_ == max_checkpoints()) return false;
-    slots_[slot].use = StateSlotUse::checkpoint;
-    ++checkpoints_;
-    return true;
   }
 
   void ref(int32_t slot) {

@@ -47,19 +47,16 @@ TEST(StatePool, ACheckpointLivesAsLongAsItsReaders) {
   EXPECT_EQ(pool.num_free(), 2);
 }
 
-TEST(StatePool, ForksAndEndsBecomeCheckpointsWithinTheBudget) {
+TEST(StatePool, CheckpointsStayWithinTheBudget) {
   StatePool pool(4, 2);
   const int32_t request = pool.alloc(Use::request);
-  const auto fork = pool.fork(request, Use::checkpoint);
-  ASSERT_TRUE(fork.has_value());
-  EXPECT_EQ(fork->from, request);
-  EXPECT_EQ(pool.use(fork->to), Use::checkpoint);
-  EXPECT_TRUE(pool.become_checkpoint(request));
-  const int32_t other = pool.alloc(Use::request);
-  EXPECT_FALSE(pool.become_checkpoint(other));
-  EXPECT_FALSE(pool.fork(other, Use::checkpoint).has_value());
-  EXPECT_EQ(pool.use(other), Use::request) << "a refused change changes nothing";
-  EXPECT_TRUE(pool.audit(std::vector<int32_t>{other}, std::vector<int32_t>{request, fork->to}).ok());
+  const int32_t first = pool.alloc(Use::checkpoint), second = pool.alloc(Use::checkpoint);
+  EXPECT_EQ(pool.use(first), Use::checkpoint);
+  EXPECT_EQ(pool.use(second), Use::checkpoint);
+  EXPECT_EQ(pool.alloc(Use::checkpoint), kNoStateSlot);
+  EXPECT_EQ(pool.use(request), Use::request) << "a refusal changes nothing";
+  EXPECT_EQ(pool.num_free(), 1);
+  EXPECT_TRUE(pool.audit(std::vector<int32_t>{request}, std::vector<int32_t>{first, second}).ok());
 }
 
 TEST(StatePool, AuditNamesWhatIsWrong) {
@@ -92,7 +89,7 @@ TEST(StatePoolDeathTest, MisuseIsAProgrammerError) {
   EXPECT_DEATH(pool.unref(slot), "refs");
 }
 
-// Requests that begin, fork, end and leave checkpoints behind, in random order; each slot's memory holds what its
+// Requests that begin, are copied, end and leave checkpoints behind, in random order; each slot's memory holds what its
 // holder last wrote there.
 TEST(StatePool, RandomLivesKeepTheBooksAndTheBytes) {
   std::mt19937 random(7);
@@ -105,7 +102,7 @@ TEST(StatePool, RandomLivesKeepTheBooksAndTheBytes) {
   const auto pick = [&](const std::map<int32_t, int>& from) {
     return std::next(from.begin(), random() % from.size())->first;
   };
-  int forks = 0, refused = 0;
+  int copied = 0, refused = 0;
   for (int step = 0; step < 20000; ++step) {
     const int action = static_cast<int>(random() % 8);
     if (action <= 1) {
@@ -115,18 +112,14 @@ TEST(StatePool, RandomLivesKeepTheBooksAndTheBytes) {
       cache->fill(slot, std::byte(step % 251));
     } else if (action <= 3 && !requests.empty()) {
       const int32_t from = pick(requests);
-      const auto fork = pool.fork(from, action == 2 ? Use::request : Use::checkpoint);
-      if (!fork.has_value()) { ++refused; continue; }
-      cache->copy(*fork);
-      (action == 2 ? requests : checkpoints)[fork->to] = requests[from];
-      ++forks;
+      const int32_t to = pool.alloc(action == 2 ? Use::request : Use::checkpoint);
+      if (to == kNoStateSlot) { ++refused; continue; }
+      cache->copy({from, to});
+      (action == 2 ? requests : checkpoints)[to] = requests[from];
+      ++copied;
     } else if (action == 4 && !requests.empty()) {
       const int32_t slot = pick(requests);
-      if (pool.become_checkpoint(slot)) {
-        checkpoints[slot] = requests[slot];
-      } else {
-        EXPECT_TRUE(pool.unref(slot));
-      }
+      EXPECT_TRUE(pool.unref(slot));
       requests.erase(slot);
     } else if (action == 5 && !checkpoints.empty()) {
       const int32_t slot = pick(checkpoints);
@@ -157,7 +150,7 @@ TEST(StatePool, RandomLivesKeepTheBooksAndTheBytes) {
       for (auto [slot, byte] : held) ASSERT_TRUE(cache->is_filled(slot, std::byte(byte))) << "slot " << slot;
     }
   }
-  EXPECT_GT(forks, 100);
+  EXPECT_GT(copied, 100);
   EXPECT_GT(refused, 100);
 }
 
