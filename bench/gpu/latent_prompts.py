@@ -13,6 +13,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import ww_attention as ww
+from gpu_events import elapsed_us
 
 QK, V, PAGE = 192, 128, 128
 ROUNDS, ROUND_US = 7, 6000
@@ -57,8 +58,8 @@ class Ours:
         a.causal, a.scale = p.causal, p.scale
         plan = ww.PlanInput()
         plan.kv_lens, plan.q_indptr, plan.num_requests, plan.num_kv_heads = a.kv_lens, a.q_indptr, p.requests, p.heads
-        plan.window_left, plan.decode_q_len, plan.head_token_bytes, plan.causal = -1, 1, QK + V, p.causal
-        plan.merged_pieces_a_tile, plan.tile_tokens = 1, 64
+        plan.window_left, plan.decode_q_len, plan.head_token_bytes, plan.causal = -1, 1, 2 * (QK + V), p.causal
+        plan.merged_pieces_a_tile, plan.tile_tokens, plan.section_bytes = 1, 64, 48 << 20
         ww.ok(lib.ww_extend_plan(plan, rows, 1, self.work.items, self.work.header, ww.stream()))
 
     def __call__(self):
@@ -108,14 +109,9 @@ def run(lib, p):
     for turn in range(ROUNDS + 1):
         for name, call in calls.items():
             call()
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            for _ in range(repeats):
-                call()
-            end.record()
-            end.synchronize()
+            all_us = elapsed_us(call, repeats)
             if turn:
-                us[name].append(begin.elapsed_time(end) * 1e3 / repeats)
+                us[name].append(all_us / repeats)
     medians = {name: statistics.median(times) for name, times in us.items()}
     best = min((x for name, x in medians.items() if name != "ours"), default=math.nan)
     columns = "  ".join(f"{name} {x:.1f} us {p.flops / x * 1e-6:.0f} TFLOP/s" for name, x in medians.items())

@@ -25,7 +25,7 @@ ExtendCopies = _struct("ExtendCopies", [("k", P), ("v", P), ("blocks", P), ("fir
                                         ("max_blocks", I)])
 PlanInput = _struct("PlanInput", [("kv_lens", P), ("q_indptr", P), ("num_requests", I),
                                   ("num_kv_heads", I), ("window_left", I), ("decode_q_len", I),
-                                  ("head_token_bytes", I), ("causal", B), ("cut_long_pairs", B),
+                                  ("head_token_bytes", I), ("section_bytes", I), ("causal", B), ("cut_long_pairs", B),
                                   ("segment_tiles", I), ("merge_tiles", I), ("merged_pieces_a_tile", I),
                                   ("tile_tokens", I), ("whole_tiles", B), ("tiles_in_turn", B),
                                   ("copies", ExtendCopies)])
@@ -216,7 +216,7 @@ class Problem:
         i.kv_lens, i.q_indptr = self.kv_lens.data_ptr(), self.q_indptr.data_ptr()
         i.num_requests, i.num_kv_heads = len(self.q_lens), self.hkv
         i.window_left, i.causal = self.window, self.causal
-        i.merged_pieces_a_tile, i.tile_tokens = 1, 64
+        i.merged_pieces_a_tile, i.tile_tokens, i.section_bytes = 1, 64, 24 << 20
         i.head_token_bytes = 2 * self.d // 2 if self.kv == "e2m1" else 2 * self.d * self.pools[0][0].element_size()
         return i
 

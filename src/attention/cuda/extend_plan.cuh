@@ -19,9 +19,6 @@ __device__ int tile_bucket(const PlanInput& in, int kv_len, int q_len, int last_
   return kBuckets - 1 - min(max(scaled, 0), kBuckets - 1);
 }
 
-// About half of a large L2 cache: the rest is for Q, the output and what is being evicted.
-constexpr long long kSectionBytes = 24ll << 20;
-
 // CTAs that take tiles in turn, longest first, begin anew with long ones in every section. Requests of one length end
 // a section with tiles of a few blocks on all CTAs alike; with uneven lengths the CTAs that got the longer one of each
 // turn are late at every section's end (by 7 % in all, counted in blocks for 24 requests of 64 to 4096 tokens in eight
@@ -30,7 +27,7 @@ __device__ int section_kv_heads(const PlanInput& in, int shortest, int longest, 
   if (in.copies.ready != nullptr) return 1;  // the first heads are waited for
   if (in.tiles_in_turn && shortest < longest - longest / 8) return in.num_kv_heads;
   const long long head_bytes = max(1ll, static_cast<long long>(kv_tokens) * in.head_token_bytes);
-  int heads = static_cast<int>(min(static_cast<long long>(in.num_kv_heads), kSectionBytes / head_bytes));
+  int heads = static_cast<int>(min(static_cast<long long>(in.num_kv_heads), in.section_bytes / head_bytes));
   while (heads > 1 && in.num_kv_heads % heads != 0) --heads;
   return max(1, heads);
 }

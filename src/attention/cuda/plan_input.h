@@ -16,6 +16,9 @@ struct PlanInput {
   // The decode plan takes requests of up to this many query tokens, the extend plan the longer ones.
   int decode_q_len = 0;
   int head_token_bytes = 512;  // K and V of one token and head
+  // Extend: tiles come in sections of as many kv heads as have so many bytes of K and V. About half of a large L2
+  // cache unless another size was measured to be faster: the rest is for Q, the output and what is being evicted.
+  int section_bytes = 24 << 20;
   bool causal = true;
   bool cut_long_pairs = false;  // decode: pairs of one length are cut, too, where runs are long, so that none is idle
   // Decode, in the time that one tile takes: what beginning and ending a pair costs (segment_tiles), what merging any

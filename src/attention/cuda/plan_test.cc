@@ -322,6 +322,17 @@ TEST_P(PlanTest, ExtendListsEveryTileOnceLongestFirst) {
   }
 }
 
+TEST_P(PlanTest, ExtendSectionsHoldAsManyHeadsAsTheirBytes) {
+  Batch batch;
+  batch.add(1000, 1000);
+  PlanInput in = batch.input(8);
+  in.head_token_bytes = 512;
+  for (const auto& [heads_of_bytes, wanted] : {std::pair(0, 1), {1, 1}, {2, 2}, {5, 4}, {8, 8}, {20, 8}}) {
+    in.section_bytes = heads_of_bytes * 1000 * 512;
+    EXPECT_EQ(extend(GetParam(), in, 128, 1, 64).header.section_kv_heads, wanted) << heads_of_bytes;
+  }
+}
+
 TEST_P(PlanTest, ExtendListsTheBlocksToCopy) {
   std::mt19937 random(13);
   for (const int window : {-1, 1000}) {

@@ -17,6 +17,7 @@ namespace {
 // Room for so many requests' last pages, which their tokens do not fill, and for more of a prefix at a time.
 constexpr int64_t kSpareRows = 8192;
 constexpr int kMinQueryLen = 2;
+constexpr int kSectionBytes = 48 << 20;  // of a plan: faster here than 24 MB (docs/gpu-tuning.md)
 constexpr int kHeaderItems = sizeof(cuda::ExtendHeader) / sizeof(cuda::ExtendItem);
 static_assert(sizeof(cuda::ExtendHeader) % sizeof(cuda::ExtendItem) == 0);
 constexpr int kItemInts = sizeof(cuda::ExtendItem) / sizeof(int32_t);
@@ -143,9 +144,9 @@ Status GpuLatentPrefill::make_chunks(const ForwardBatch& batch) {
     input.num_requests = batch.num_reqs;
     input.num_kv_heads = spec_.num_heads;
     input.decode_q_len = kMinQueryLen - 1;
-    // Half of what they are: sections of twice as many heads are faster here (docs/gpu-tuning.md).
     input.head_token_bytes =
-        static_cast<int>((spec_.dims.qk_dim() + spec_.dims.v_dim) * dtype_info(dtype_).block_bytes / 2);
+        static_cast<int>((spec_.dims.qk_dim() + spec_.dims.v_dim) * dtype_info(dtype_).block_bytes);
+    input.section_bytes = kSectionBytes;
     input.causal = fresh;
     auto* const header = reinterpret_cast<cuda::ExtendHeader*>(items(fresh));
     auto* const list = reinterpret_cast<cuda::ExtendItem*>(header) + kHeaderItems;
