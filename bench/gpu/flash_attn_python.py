@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import warpweave
+from gpu_events import elapsed_us
 
 
 def interleaved(calls, rounds=60):
@@ -17,12 +18,7 @@ def interleaved(calls, rounds=60):
         call()
     for _ in range(rounds):
         for name, call in calls.items():
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            call()
-            end.record()
-            end.synchronize()
-            times[name].append(begin.elapsed_time(end) * 1e3)
+            times[name].append(elapsed_us(call))
     return {name: statistics.median(values) for name, values in times.items()}
 
 

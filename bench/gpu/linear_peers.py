@@ -197,24 +197,19 @@ def captured(call, launches):
 
 def timed_us(calls, launches):
     """{name: microseconds}, all by turns."""
-    import torch
+    from gpu_events import elapsed_us
     replays = {name: captured(call, launches) for name, call in calls.items()}
     times = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, replay in replays.items():
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            replay()
-            end.record()
-            end.synchronize()
-            times[name].append(begin.elapsed_time(end) * 1e3 / launches)
+            times[name].append(elapsed_us(replay) / launches)
     return {name: statistics.median(of[1:]) for name, of in times.items()}
 
 
 def search_quickly(most=None, part=0, parts=1):
     """Has Triton time each of a kernel's settings by a few launches, and of more than `most` so many of them, evenly; of these every
     parts-th."""
-    import torch
+    from gpu_events import elapsed_us
     from triton.runtime.autotuner import Autotuner, OutOfResources
 
     def bench(self, *args, config, **meta):
@@ -229,13 +224,7 @@ def search_quickly(most=None, part=0, parts=1):
                 self.post_hook(full, exception=None)
 
             call()
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            for _ in range(1 if parts > 1 else 3):
-                call()
-            end.record()
-            end.synchronize()
-            return [begin.elapsed_time(end)] * 3
+            return [elapsed_us(call, 1 if parts > 1 else 3)] * 3
         except OutOfResources:
             return [float("inf")] * 3
         except Exception as error:

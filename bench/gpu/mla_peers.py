@@ -19,10 +19,12 @@ import time
 
 import torch
 
+from gpu_events import elapsed_us
+from ww_attention import B, F, I, L, P, ok, stream
+
 LATENT, ROPE, UNCACHED_BYTES, MIN_LAUNCHES, REPLAYS = 512, 64, 256 << 20, 8, 7
 DIM, SCALE = LATENT + ROPE, 0.0722
 MOST_WRONG = 0.02
-P, I, L, F, B = ct.c_void_p, ct.c_int, ct.c_int64, ct.c_float, ct.c_bool
 
 
 class MlaParams(ct.Structure):  # as mla_params.h has it
@@ -115,15 +117,6 @@ class Ours:
         return call
 
 
-def stream():
-    return torch.cuda.current_stream().cuda_stream
-
-
-def ok(code):
-    if code != 0:
-        raise RuntimeError(f"CUDA error {code}")
-
-
 def flash_mla(p):
     if p.page != 64:
         return None
@@ -173,13 +166,9 @@ def times_us(calls, copies):
     times = {name: [] for name in calls}
     for turn in range(REPLAYS + 1):
         for name, (graph, launches) in graphs.items():
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            graph.replay()
-            end.record()
-            end.synchronize()
+            us = elapsed_us(graph.replay)
             if turn:
-                times[name].append(begin.elapsed_time(end) * 1e3 / launches)
+                times[name].append(us / launches)
     return {name: statistics.median(of) for name, of in times.items()}
 
 
