@@ -125,12 +125,12 @@ class GpuRunner : public DeviceRunner {
   Status launch_step(DeviceStep& step, Flight& flight);
   Status draft(DeviceStep& step, Flight& flight);
   Status observe(const DeviceStep& step, const Flight& flight);
+  void measure(DeviceStep& step, Flight& flight);
   // gpu_runner_ahead.cc
   Result<bool> draft_ahead(DeviceStep& step, Flight& flight);
   Status follow_ahead(const DeviceStep& step, Flight& flight, const GraphShape& graph);
   static void take_guesses(DeviceStep& step, const Flight& flight);
   bool follows_as_accepted(const DeviceStep& step, const Flight& flight) const;
-  void measure(DeviceStep& step, Flight& flight);
   StepShape shape_of_step(const DeviceStep& step) const;
   static bool samples_on_host(const DeviceStep& step);
   bool waits_for_others(const DeviceStep& step) const;

@@ -2,7 +2,6 @@
 // them, and has the head read what became of them. So there is work for it while the host makes the next step.
 #include <algorithm>
 
-#include "base/log.h"
 #include "engine/gpu_runner.h"
 
 namespace warpweave {
@@ -79,30 +78,6 @@ bool GpuRunner::follows_as_accepted(const DeviceStep& step, const Flight& flight
     if (nodes != static_cast<int>(walk_.nodes(slot).size())) return false;
   }
   return true;
-}
-
-// How long the GPU was at the step, and idle before it. Events are recorded anew at the flight's next launch.
-void GpuRunner::measure(DeviceStep& step, Flight& flight) {
-  if (flight.drafts_ahead) step.draft_us = elapsed_ms(flight.draft_begin, flight.begin).value_or(0) * 1000.0;
-  const bool behind_head = flight.drafts_ahead && last_followed_ahead_;
-  if (behind_head) step.draft_us += elapsed_ms(last_end_, last_followed_).value_or(0) * 1000.0;
-  const bool measured = behind_head || flight.follows;
-  const float gap_ms = !measured     ? 0
-                       : behind_head ? elapsed_ms(last_followed_, flight.draft_begin).value_or(0)
-                                     : elapsed_ms(last_end_, flight.begin).value_or(0);
-  const auto run_ms = elapsed_ms(flight.begin, flight.end);
-  if (measured) step.overhead_us = gap_ms * 1000.0;
-  if (run_ms) step.device_us = *run_ms * 1000.0 + step.draft_us;
-  if (spdlog::should_log(spdlog::level::debug)) {
-    const ForwardBatch& batch = step.builder.batch();
-    LOG_DEBUG("step: {} requests, {} tokens, {:.3f} ms on the GPU, idle before {:.1f} us{}; host: staging {:.1f} us, "
-              "attention metadata {:.1f}, enqueueing {:.1f}", batch.num_reqs, batch.num_tokens, run_ms.value_or(0),
-              gap_ms * 1000, measured ? "" : " (not measured)", flight.staging_us, flight.metadata_us,
-              flight.enqueue_us);
-  }
-  std::swap(last_end_, flight.end);
-  std::swap(last_followed_, flight.followed);
-  last_followed_ahead_ = flight.follows_ahead;
 }
 
 }  // namespace warpweave
