@@ -128,7 +128,6 @@ TEST(BatchBuilder, LaysProposalsOutAsRowsThatSeeTheirAncestors) {
   EXPECT_EQ(builder.batch().mode, ForwardMode::decode);
 }
 
-// A prompt of two rows at places of its own, of which the second is computed here, and one request without any.
 TEST(BatchBuilder, ListsTheCheckpointsOfEachRequest) {
   const Ints prompt = {10, 11, 12}, pages = {0};
   Step step;
@@ -150,6 +149,7 @@ TEST(BatchBuilder, ListsTheCheckpointsOfEachRequest) {
   EXPECT_EQ(to_vector(checkpoints.slots), (Ints{7, 5, 9}));
 }
 
+// A prompt of two rows at places of its own, of which the second is computed here, and one request without any.
 TEST(BatchBuilder, PlacesRowsInTimeHeightAndWidth) {
   const Ints tokens = {1, 2, 3}, token = {1}, pages = {0, 1};
   Step step;
