@@ -19,6 +19,7 @@ namespace warpweave {
 
 class MappedFile {
  public:
+  // `data_loss` for a Git LFS pointer, which stands where a clone has not fetched the file.
   static Result<MappedFile> open(const std::string& path);
   MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -46,9 +47,8 @@ class MappedFile {
 // Whether something is there under this name, whatever it is and whether or not it can be opened.
 bool path_exists(const std::string& path);
 
-// Of both ways to read: `data_loss` for a Git LFS pointer, which stands where the file was not fetched.
-
-// A small file, at most `max_bytes`, by reading: a file that is cut meanwhile gives a shorter text.
+// A small file, at most `max_bytes`, by reading: a file that is cut meanwhile gives a shorter text. `data_loss` for a
+// Git LFS pointer, as of MappedFile::open().
 Result<std::string> read_text_file(const std::string& path, size_t max_bytes = 256 << 20);
 
 }  // namespace warpweave

@@ -8,7 +8,9 @@
 //
 // While weights stream, what else a CTA asks memory for stands in a queue of some microseconds: hence few requests one behind
 // the other, and none ahead of their time (A and B asked for into the L2 as the kernel begins: 2.3 us a layer slower; but the
-// first A that a CTA needs, into its registers: 0.4 us faster). A CTA waits for the sums of others: those that make them are the first in the grid, at most as many as there are
+// first A that a CTA needs, into its registers: 0.4 us faster).
+//
+// A CTA waits for the sums of others: those that make them are the first in the grid, at most as many as there are
 // multiprocessors, so that they run before any CTA that could only wait.
 #pragma once
 
