@@ -67,8 +67,7 @@ bool is_built(const Caps* caps) {
 
 // A described machine is judged as by a program built for it; what this one lacks is said.
 std::vector<std::string> notes_of(const Explanation& found) {
-  std::vector<std::string> notes;
-  if (!found.model.note.empty()) notes.push_back(found.model.note);
+  std::vector<std::string> notes = found.model.notes;
   if (!found.plan) return notes;
   for (const Caps* caps : {found.plan->attention.prefill_caps, found.plan->attention.decode_caps}) {
     if (is_built(caps)) continue;

@@ -301,6 +301,22 @@ TEST(Explain, SaysWhatAdaptersMayTake) {
   EXPECT_EQ(found.json["adapters"]["max_bytes"], 5 * each);
 }
 
+// What serve says of the layers that its start leaves out is known from the names in the file.
+TEST(Explain, NamesLayersThatTheConfigurationLeavesOut) {
+  const TemporaryFolder folder;
+  const fs::path model = folder.path() / "model";
+  fs::copy("tests/golden/families/llama", model);
+  EXPECT_EQ(explain_json({"--model-path", model}).json["notes"], nlohmann::json::array());
+  auto config = nlohmann::json::parse(std::ifstream(model / "config.json"));
+  config["num_hidden_layers"] = 1;
+  std::ofstream(model / "config.json") << config;
+  const Explained found = explain_json({"--model-path", model});
+  ASSERT_EQ(found.exit_code, 0) << found.json;
+  ASSERT_EQ(found.json["notes"].size(), 1u) << found.json;
+  EXPECT_NE(found.json["notes"][0].get<std::string>().find("9 tensors are not used, from model.layers.1."),
+            std::string::npos) << found.json["notes"];
+}
+
 TEST(Explain, AllSpellingsOfAnIntelGpu) {
   for (const char* name : {"intel-gpu", "intel_xpu", "intel-xpu"}) {
     EXPECT_EQ(explain_json({"--hardware", name}).json["hardware"]["arch"], "Intel GPU") << name;

@@ -80,11 +80,12 @@ TEST_F(HubCache, IsAskedBeforeThePublishedConfigurations) {
   args.model_path = "Qwen/Qwen3-8B";
   auto model = describe_model(args);
   ASSERT_TRUE(model.ok()) << model.status().message();
-  EXPECT_NE(model->note.find("published"), std::string::npos);
+  ASSERT_EQ(model->notes.size(), 1u);
+  EXPECT_NE(model->notes[0].find("published"), std::string::npos);
   add("Qwen", "Qwen3-8B", "cccc");
   model = describe_model(args);
   ASSERT_TRUE(model.ok()) << model.status().message();
-  EXPECT_EQ(model->note, "");
+  EXPECT_TRUE(model->notes.empty());
   EXPECT_EQ(model->facts->architecture, "LlamaForCausalLM") << "what lies there";
 }
 

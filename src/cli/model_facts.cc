@@ -12,6 +12,7 @@
 #include "cli/model_search.h"
 #include "engine/engine_impl.h"
 #include "flags/nearest_name.h"
+#include "model/unread_weights.h"
 
 namespace warpweave {
 namespace {
@@ -152,6 +153,12 @@ const std::vector<KnownModel>& known_models() {
   return models;
 }
 
+void note_layers_beyond(const WeightSource& weights, ModelDescription& out) {
+  if (std::string line = layers_beyond_line(weights.unread(), *out.config); !line.empty()) {
+    out.notes.push_back(std::move(line));
+  }
+}
+
 // A GGUF file, as serving reads it.
 Status read_file_model(ServerArgs args, const std::string& path, ModelDescription& out) {
   args.skip_tokenizer_init = true;
@@ -161,6 +168,7 @@ Status read_file_model(ServerArgs args, const std::string& path, ModelDescriptio
   out.eos_token_ids = bundle.eos_token_ids;
   out.weights = std::move(bundle.weights);
   out.config = std::move(bundle.config);
+  note_layers_beyond(*out.weights, out);
   return {};
 }
 
@@ -251,6 +259,18 @@ std::vector<std::string> known_model_names() {
   return names;
 }
 
+namespace {
+
+// What their names alone tell; a folder without weights is explained all the same.
+void look_at_weights(const std::string& folder, ModelDescription& out) {
+  auto weights = open_safetensors(folder);
+  if (!weights.ok()) return;
+  note_layers_beyond(**weights, out);
+  if (out.config->quant_method == "mxfp4") out.weights = *std::move(weights);
+}
+
+}  // namespace
+
 Result<ModelDescription> describe_model(const ServerArgs& args) {
   ModelDescription out;
   const Result<ModelSource> source = find_model(args.model_path);
@@ -258,8 +278,8 @@ Result<ModelDescription> describe_model(const ServerArgs& args) {
     const std::optional<KnownModelConfig> known = find_known_model(args.model_path);
     if (!known) return no_model(source.status(), args.model_path);
     out.where = known->name + "'s config.json";
-    out.note = fmt::format("explained from the published configuration of {}; to serve it, give --model-path the "
-                           "folder of its files", known->name);
+    out.notes.push_back(fmt::format("explained from the published configuration of {}; to serve it, give --model-path "
+                                    "the folder of its files", known->name));
     read_config(known->config, args, out);
     return out;
   }
@@ -278,9 +298,7 @@ Result<ModelDescription> describe_model(const ServerArgs& args) {
   if (!out.config.ok() && !out.facts.ok() && status.code() != StatusCode::unsupported) {
     return status.with_context(file.string());
   }
-  if (out.config.ok() && out.config->quant_method == "mxfp4") {
-    if (auto weights = open_safetensors(source->path()); weights.ok()) out.weights = *std::move(weights);
-  }
+  if (out.config.ok() && args.load_format != "dummy") look_at_weights(source->path(), out);
   return out;
 }
 

@@ -32,7 +32,7 @@ std::vector<std::string> known_model_names();
 // A model as far as it is known without reading weights.
 struct ModelDescription {
   std::string where;                     // the file, for messages
-  std::string note;                      // for the user; may be empty
+  std::vector<std::string> notes;        // for the user
   Result<ModelConfig> config = Status::unavailable("not read");  // or why it is not served
   Result<ModelFacts> facts = Status::unavailable("not read");    // of unserved models, too
   std::vector<int32_t> eos_token_ids;

@@ -115,6 +115,7 @@ const LoraModule* AdapterLoader::find_module(const TensorName& name) const {
 Status AdapterLoader::sort(const std::vector<NamedTensor>& tensors) {
   layers_.resize(targets_.layers.size());
   for (const NamedTensor& tensor : tensors) {
+    WW_RETURN_IF_ERROR(tensor.readable);
     const std::optional<TensorName> name = parse_name(tensor.name);
     const LoraModule* const module = name ? find_module(*name) : nullptr;
     if (module == nullptr) {

@@ -71,6 +71,7 @@ class BackgroundRelease final : public WeightSource {
     return releaser_->inner().random_fp8(name, shape);
   }
   void release(const TensorView& view) const override { releaser_->add(view); }
+  std::vector<std::string> unread() const override { return releaser_->inner().unread(); }
   Status intact() const override { return releaser_->inner().intact(); }
   Status seal() const override { return releaser_->inner().seal(); }
 

@@ -7,6 +7,7 @@
 #include "model/decoder_builder.h"
 #include "model/dual_chunk.h"
 #include "model/renamed_weights.h"
+#include "model/unread_weights.h"
 #include "ops/block_rows.h"
 #include "ops/rope.h"
 #include "ops/router.h"
@@ -252,7 +253,9 @@ Result<std::unique_ptr<DecoderModel>> build_decoder(const ModelConfig& config,
                                                     std::shared_ptr<WeightSource> source,
                                                     const BuildOptions& options, ThreadTeam& team) {
   WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
-  return build_with(config, traits, source, options, team);
+  auto model = build_with(config, traits, source, options, team);
+  if (model.ok()) warn_of_unread_weights(*source, config);
+  return model;
 }
 
 Result<std::unique_ptr<DecoderModel>> build_draft_head(DraftHeadKind kind, const ModelConfig& config,

@@ -11,6 +11,7 @@
 #include "model/families/family.h"
 #include "model/testing/max_difference.h"
 #include "model/testing/paged_run.h"
+#include "model/unread_weights.h"
 
 namespace warpweave {
 namespace {
@@ -89,6 +90,14 @@ TEST_P(FamilyTest, GreedyContinuationIsTheSame) {
   auto ids = run->greedy(golden.prompt, static_cast<int>(golden.greedy.size()));
   ASSERT_TRUE(ids.ok()) << ids.status().message();
   EXPECT_EQ(*ids, golden.greedy);
+}
+
+// What a family leaves unread, it would compute wrong numbers without, or a checkpoint of it would be warned of at every
+// start.
+TEST_P(FamilyTest, NoTensorIsLeftUnread) {
+  auto run = open_or_fail(model_path(GetParam()));
+  ASSERT_NE(run, nullptr);
+  EXPECT_EQ(unread_weights_lines(run->bundle().weights->unread(), run->config()), std::vector<std::string>());
 }
 
 // Logits of some rows only take the shortcut of the last layer: the same numbers, bit for bit.

@@ -63,6 +63,7 @@ class Fp8Source : public WeightSource {
   std::optional<RandomMatrix> random(std::string_view name, std::span<const int64_t> shape) const override {
     return in_8_bits(name) ? std::nullopt : inner_->random(name, shape);
   }
+  std::vector<std::string> unread() const override { return inner_->unread(); }
   Status intact() const override { return inner_->intact(); }
   Status seal() const override { return inner_->seal(); }
   Result<Fp8Matrix> find_fp8(std::string_view name, std::span<const int64_t> shape) const override {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <mutex>
+#include <set>
 
 #include "base/mapped_file.h"
 #include "model/gguf.h"
@@ -34,6 +35,10 @@ class GgufSource : public WeightSource {
     TensorView view = lookup(name);
     if (view.data == nullptr) return Status::data_loss("tensor " + std::string(name) + " is not in the GGUF file");
     WW_RETURN_IF_ERROR(check_shape(name, view, shape));
+    {
+      std::lock_guard lock(mutex_);
+      read_.insert(view.data);
+    }
     if (arch_.permuted_qk && name.find("self_attn.q_proj") != name.npos) view = unpermuted(view, num_q_heads_);
     if (arch_.permuted_qk && name.find("self_attn.k_proj") != name.npos) view = unpermuted(view, num_kv_heads_);
     if (arch_.norms_plus_one && name.find("norm") != name.npos && view.dtype == DType::f32) {
@@ -48,6 +53,16 @@ class GgufSource : public WeightSource {
     if (std::erase_if(owned_, [&](const auto& buffer) { return buffer.get() == view.data; }) == 0) {
       MappedFile::release_pages(view.data, view.size_bytes());
     }
+  }
+  std::vector<std::string> unread() const override {
+    std::vector<std::string> names;
+    std::lock_guard lock(mutex_);
+    for (const auto& [name, view] : contents_.tensors) {
+      const auto first = read_.lower_bound(view.data);  // of the tensor, or of one expert's slice of it
+      const void* const end = static_cast<const std::byte*>(view.data) + view.size_bytes();
+      if (first == read_.end() || *first >= end) names.push_back(name);
+    }
+    return names;
   }
   Status intact() const override { return file_.intact(); }
   Status seal() const override { return file_.seal(); }
@@ -163,6 +178,7 @@ class GgufSource : public WeightSource {
   const int num_kv_heads_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<std::byte[]>> owned_;
+  mutable std::set<const void*> read_;  // where in the file what was found stands
 };
 
 std::optional<int32_t> optional_id(const GgufContents& file, const char* key) {

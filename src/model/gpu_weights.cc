@@ -11,6 +11,7 @@
 #include "device/cuda/stream.h"
 #include "model/decoder_builder.h"
 #include "model/dual_chunk.h"
+#include "model/unread_weights.h"
 #include "model/uploader.h"
 #include "ops/cuda/fp8.h"
 
@@ -69,6 +70,7 @@ class ReleasedWhenRead final : public WeightSource {
   void release(const TensorView& view) const override {
     uploader_.then([inner = inner_, view] { inner->release(view); });
   }
+  std::vector<std::string> unread() const override { return inner_->unread(); }
   Status intact() const override { return inner_->intact(); }
   Status seal() const override { return inner_->seal(); }
 
@@ -445,7 +447,9 @@ static Result<GpuDecoderWeights> load(const ModelConfig& config, const FamilyTra
 Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::shared_ptr<WeightSource> source,
                                            const BuildOptions& options, ThreadTeam& team) {
   WW_ASSIGN_OR_RETURN(const FamilyTraits traits, family_traits(config));
-  return load(config, traits, std::move(source), options, team);
+  auto weights = load(config, traits, source, options, team);
+  if (weights.ok()) warn_of_unread_weights(*source, config);
+  return weights;
 }
 
 Result<GpuDecoderWeights> load_gpu_draft_head(DraftHeadKind kind, const ModelConfig& config, const FamilyTraits& traits,

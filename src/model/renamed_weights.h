@@ -33,6 +33,7 @@ class RenamedWeights : public WeightSource {
     return source_->random_fp8(renamed(name), shape);
   }
   void release(const TensorView& view) const override { source_->release(view); }
+  std::vector<std::string> unread() const override { return source_->unread(); }
   Status intact() const override { return source_->intact(); }
   Status seal() const override { return source_->seal(); }
 

@@ -1,6 +1,7 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -29,37 +30,64 @@ std::optional<DType> safetensors_dtype(std::string_view name) {
   return std::nullopt;
 }
 
+// The shape in `dims` of elements of view.dtype; its bytes, or why it is not read.
+Result<uint64_t> parse_shape(simdjson::dom::array dims, TensorView& view) {
+  uint64_t bytes = dtype_info(view.dtype).block_bytes;
+  bool fits = true;
+  for (simdjson::dom::element dim_element : dims) {
+    uint64_t dim = 0;
+    if (dim_element.get(dim) || dim > INT64_MAX || __builtin_mul_overflow(bytes, dim, &bytes)) {
+      return Status::data_loss("has an impossible shape");
+    }
+    fits = fits && view.rank < kMaxTensorRank;
+    if (fits) view.shape[view.rank++] = static_cast<int64_t>(dim);
+  }
+  if (!fits) return Status::unsupported("has more than " + std::to_string(kMaxTensorRank) + " dimensions");
+  return bytes;
+}
+
+TensorView bytes_view(std::string_view bytes) {
+  TensorView view;
+  view.data = bytes.data();
+  view.dtype = DType::u8;
+  view.rank = 1;
+  view.shape[0] = static_cast<int64_t>(bytes.size());
+  return view;
+}
+
 // One entry of the header: {"dtype": "BF16", "shape": [..], "data_offsets": [begin, end]}.
-Result<TensorView> parse_entry(simdjson::dom::object entry, std::string_view data) {
+Status parse_entry(simdjson::dom::object entry, std::string_view data, NamedTensor& out) {
   std::string_view dtype_name;
   simdjson::dom::array shape, offsets;
   if (entry["dtype"].get(dtype_name) || entry["shape"].get(shape) || entry["data_offsets"].get(offsets)) {
     return Status::data_loss("needs dtype, shape and data_offsets");
-  }
-  const std::optional<DType> dtype = safetensors_dtype(dtype_name);
-  if (!dtype) return Status::unsupported("has the dtype " + std::string(dtype_name.substr(0, 20)));
-  TensorView view;
-  view.dtype = *dtype;
-  uint64_t bytes = dtype_info(*dtype).block_bytes;
-  for (simdjson::dom::element dim_element : shape) {
-    uint64_t dim = 0;
-    if (view.rank == kMaxTensorRank) return Status::unsupported("has more than 4 dimensions");
-    if (dim_element.get(dim) || dim > INT64_MAX || __builtin_mul_overflow(bytes, dim, &bytes)) {
-      return Status::data_loss("has an impossible shape");
-    }
-    view.shape[view.rank++] = static_cast<int64_t>(dim);
   }
   uint64_t begin = 0, end = 0;
   if (offsets.size() != 2 || offsets.at(0).get(begin) || offsets.at(1).get(end) || begin > end ||
       end > data.size()) {
     return Status::data_loss("has data_offsets outside the file; the file may be cut");
   }
-  if (end - begin != bytes) {
-    return Status::data_loss("has " + std::to_string(end - begin) + " bytes where its shape needs " +
-                             std::to_string(bytes));
+  out.view = bytes_view(data.substr(begin, end - begin));
+  const std::optional<DType> dtype = safetensors_dtype(dtype_name);
+  if (!dtype) {
+    out.readable = Status::unsupported("has the dtype " + std::string(dtype_name.substr(0, 20)));
+    return {};
   }
-  view.data = data.data() + begin;
-  return view;
+  TensorView view;
+  view.dtype = *dtype;
+  view.data = out.view.data;
+  const Result<uint64_t> bytes = parse_shape(shape, view);
+  if (bytes.status().code() == StatusCode::unsupported) {
+    out.readable = bytes.status();
+    return {};
+  }
+  WW_RETURN_IF_ERROR(bytes.status());
+  if (end - begin != *bytes) {
+    return Status::data_loss("has " + std::to_string(end - begin) + " bytes where its shape needs " +
+                             std::to_string(*bytes));
+  }
+  out.view = view;
+  return {};
 }
 
 Status check_no_overlap(std::vector<NamedTensor> tensors) {
@@ -75,6 +103,14 @@ Status check_no_overlap(std::vector<NamedTensor> tensors) {
   return {};
 }
 
+struct StoredTensor {
+  explicit StoredTensor(const NamedTensor& tensor) : view(tensor.view), readable(tensor.readable) {}
+
+  TensorView view;
+  Status readable;
+  mutable std::atomic<bool> read = false;
+};
+
 class SafetensorsSource : public WeightSource {
  public:
   Status add_file(const std::string& path) {
@@ -84,8 +120,9 @@ class SafetensorsSource : public WeightSource {
     WW_RETURN_IF_ERROR(file.intact());  // before its contents are blamed
     WW_ASSIGN_OR_RETURN(std::vector<NamedTensor> tensors, std::move(parsed));
     for (NamedTensor& tensor : tensors) {
-      if (!tensors_.emplace(tensor.name, tensor.view).second) {
-        return Status::data_loss(name + ": tensor " + tensor.name + " is in two files", name);
+      const auto [at, added] = tensors_.try_emplace(tensor.name, tensor);
+      if (!added) {
+        return Status::data_loss(name + ": tensor " + at->first + " is in two files", name);
       }
     }
     searched_ += (searched_.empty() ? "" : ", ") + name;
@@ -96,18 +133,27 @@ class SafetensorsSource : public WeightSource {
   bool has(std::string_view name) const override { return tensors_.find(name) != tensors_.end(); }
   DType dtype(std::string_view name) const override {
     const auto it = tensors_.find(name);
-    return it == tensors_.end() ? DType::f32 : it->second.dtype;
+    return it == tensors_.end() ? DType::f32 : it->second.view.dtype;
   }
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
     const auto it = tensors_.find(name);
     if (it == tensors_.end()) {
       return Status::data_loss("tensor " + std::string(name) + " is not in " + searched_, std::string(name));
     }
-    WW_RETURN_IF_ERROR(check_shape(name, it->second, shape));
-    return it->second;
+    WW_RETURN_IF_ERROR(it->second.readable);
+    WW_RETURN_IF_ERROR(check_shape(name, it->second.view, shape));
+    it->second.read = true;
+    return it->second.view;
   }
   void release(const TensorView& view) const override {
     MappedFile::release_pages(view.data, view.size_bytes());
+  }
+  std::vector<std::string> unread() const override {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : tensors_) {
+      if (!tensor.read) names.push_back(name);
+    }
+    return names;
   }
   Status intact() const override {
     for (const MappedFile& file : files_) WW_RETURN_IF_ERROR(file.intact());
@@ -120,7 +166,7 @@ class SafetensorsSource : public WeightSource {
 
  private:
   std::vector<MappedFile> files_;
-  std::map<std::string, TensorView, std::less<>> tensors_;
+  std::map<std::string, StoredTensor, std::less<>> tensors_;
   std::string searched_;
 };
 
@@ -184,11 +230,12 @@ Result<std::vector<NamedTensor>> parse_safetensors(std::string_view file, const 
     if (key == "__metadata__") continue;
     simdjson::dom::object entry;
     if (value.get(entry)) return Status::data_loss(file_name + ": header entries must be objects", file_name);
-    auto view = parse_entry(entry, data);
-    if (!view.ok()) {
-      return view.status().with_context(file_name + ": tensor " + std::string(key.substr(0, 200)));
+    const std::string where = file_name + ": tensor " + std::string(key.substr(0, 200));
+    NamedTensor& tensor = tensors.emplace_back(NamedTensor{.name = std::string(key), .view = {}});
+    if (Status parsed_entry = parse_entry(entry, data, tensor); !parsed_entry.ok()) {
+      return parsed_entry.with_context(where);
     }
-    tensors.push_back({std::string(key), *view});
+    if (!tensor.readable.ok()) tensor.readable = tensor.readable.with_context(where);
   }
   if (Status overlap = check_no_overlap(tensors); !overlap.ok()) return overlap.with_context(file_name);
   return tensors;

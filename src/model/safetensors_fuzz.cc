@@ -43,7 +43,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size > 0 && data[0] == '{') open_folder(file);
   const auto tensors = warpweave::parse_safetensors(file, "fuzz.safetensors");
   if (!tensors.ok()) return 0;
-  for (const auto& [name, view] : *tensors) {
+  for (const auto& [name, view, readable] : *tensors) {
     const auto* begin = static_cast<const char*>(view.data);
     if (begin < file.data() || view.size_bytes() > size_t(file.data() + size - begin)) std::abort();
   }

@@ -44,6 +44,8 @@ class WeightSource {
   // The rule that makes the matrix find_fp8() gives, where there is one.
   virtual std::optional<RandomFp8> random_fp8(std::string_view, std::span<const int64_t>) const { return std::nullopt; }
   virtual void release(const TensorView&) const {}
+  // The tensors, by their names in the files, that find() and find_fp8() have given to nobody. Sorted by name.
+  virtual std::vector<std::string> unread() const { return {}; }
   // `data_loss` when a file behind the tensors changed while it was read (base/mapped_file.h): what was found
   // in it is not to be trusted.
   virtual Status intact() const { return {}; }
@@ -66,6 +68,9 @@ Result<std::shared_ptr<WeightSource>> open_safetensors(const std::string& folder
 struct NamedTensor {
   std::string name;
   TensorView view;
+  // Why it cannot be read (a dtype or more dimensions than are known here); `view` is then its bytes. A model may hold
+  // such tensors beside those that are used, a vision tower's say.
+  Status readable = {};
 };
 Result<std::vector<NamedTensor>> parse_safetensors(std::string_view file, const std::string& file_name);
 
