@@ -158,12 +158,27 @@ double default_theta(const std::string& model_type) {
 
 }  // namespace
 
+// A rope_scaling that stands beside rope_parameters, as when someone wrote it there for long contexts as a model card says.
+// It counts, as in transformers, but for rope_parameters of each layer type; the base may still stand in them.
+static bool counts_more(const json* scaling, const json* parameters) {
+  return scaling != nullptr && scaling->is_object() && !scaling->empty() && parameters->is_object() &&
+         !parameters->contains("full_attention");
+}
+
 // Newer files have rope_parameters (one, or one per layer type); older ones rope_theta + rope_scaling.
 void read_ropes(ConfigReader& config, ModelConfig& out) {
-  const double theta = config.number("rope_theta", default_theta(out.model_type), kRopeThetaRange);
   const json* parameters = config.find("rope_parameters");
+  const json* const scaling = config.find("rope_scaling");
+  double theta = default_theta(out.model_type);
+  if (parameters != nullptr && counts_more(scaling, parameters)) {
+    ConfigReader base(*parameters, "config.json: rope_parameters");
+    theta = base.number("rope_theta", theta, kRopeThetaRange);
+    if (!base.status().ok()) config.fail(base.status());
+    parameters = nullptr;
+  }
+  theta = config.number("rope_theta", theta, kRopeThetaRange);
   const bool by_layer_type = parameters != nullptr && parameters->is_object() && parameters->contains("full_attention");
-  const json* section = parameters != nullptr ? parameters : config.find("rope_scaling");
+  const json* section = parameters != nullptr ? parameters : scaling;
   out.rope = read_rope(config, by_layer_type ? &(*parameters)["full_attention"] : section, theta);
   out.local_rope = read_local_rope(config, by_layer_type ? parameters : nullptr, theta, out);
   const bool stretched = stretches_context(out.rope);

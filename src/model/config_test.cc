@@ -150,6 +150,29 @@ TEST(Config, OlderRopeSpellingsMeanTheSame) {
   EXPECT_EQ(parsed->head_dim, 8);
 }
 
+// Model cards say to write rope_scaling for long contexts; newer files have rope_parameters beside it.
+TEST(Config, RopeScalingThatSomeoneWroteCounts) {
+  json config = tiny_config();
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 1e6}};
+  config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}};
+  const auto parsed = parse_config_json(config.dump());
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_EQ(parsed->rope.type, RopeConfig::Type::yarn);
+  EXPECT_EQ(parsed->rope.factor, 4.0);
+  EXPECT_EQ(parsed->rope.theta, 1e6) << "the base of rope_parameters, where no other is given";
+  config["rope_theta"] = 5e5;
+  EXPECT_EQ(parse_config_json(config.dump())->rope.theta, 5e5);
+  config["rope_scaling"] = {{"rope_type", "unheard-of"}};
+  EXPECT_FALSE(parse_config_json(config.dump()).ok());
+  for (const json& nothing : {json(), json::object()}) {
+    config["rope_scaling"] = nothing;
+    const auto plain = parse_config_json(config.dump());
+    ASSERT_TRUE(plain.ok()) << plain.status().message();
+    EXPECT_EQ(plain->rope.type, RopeConfig::Type::plain);
+    EXPECT_EQ(plain->rope.theta, 1e6);
+  }
+}
+
 TEST(Config, WindowsAsWideAsTheContextHideNothing) {
   json config = tiny_config();
   config["model_type"] = "mistral";
