@@ -9,6 +9,7 @@
 #include "engine/serve_plan.h"
 #include "engine/speculation.h"
 #include "model/build_decoder.h"
+#include "model/renamed_weights.h"
 #include "model/fp8_weights.h"
 #include "spec/drafter.h"
 #include "spec/host_draft_model.h"
@@ -86,7 +87,7 @@ Status open_head(const ServerArgs& args, std::string_view architecture, DraftPla
   } else {
     auto weights = open_safetensors(path);
     if (!weights.ok()) return at_path(weights.status());
-    plan.weights = *std::move(weights);
+    plan.weights = weights_of_floats(*std::move(weights), /*fp8=*/false);
   }
   if (draft_quantization(args, "") == "fp8") {
     plan.weights = quantize_weights_fp8(std::move(plan.weights), plan.config.fp8);

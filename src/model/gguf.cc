@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 namespace warpweave {
 namespace {
@@ -29,6 +30,18 @@ std::optional<DType> tensor_dtype(uint32_t ggml_type) {
     case 30: return DType::bf16;
     default: return std::nullopt;
   }
+}
+
+// As quantizers call a type that is not read here, for messages.
+std::string type_text(uint32_t ggml_type) {
+  constexpr std::pair<uint32_t, std::string_view> kNames[] = {
+      {9, "Q8_1"},   {10, "Q2_K"},  {11, "Q3_K"},  {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},
+      {19, "IQ1_S"}, {21, "IQ3_S"}, {22, "IQ2_S"}, {24, "I8"},    {25, "I16"},     {26, "I32"},    {27, "I64"},
+      {28, "F64"},   {29, "IQ1_M"}, {34, "TQ1_0"}, {35, "TQ2_0"}, {39, "MXFP4"}};
+  for (const auto& [type, name] : kNames) {
+    if (type == ggml_type) return "type " + std::string(name);
+  }
+  return "GGML type " + std::to_string(ggml_type);
 }
 
 // Reads little-endian values; after the first failure everything reads as zero and failed() holds.
@@ -152,7 +165,7 @@ Status read_tensor_entry(Cursor& in, TensorEntry& out) {
   if (in.failed()) return Status::data_loss("the tensor list is cut");
   const std::optional<DType> dtype = tensor_dtype(type);
   if (!dtype) {
-    return Status::unsupported("tensor " + out.name + " has the GGML type " + std::to_string(type) +
+    return Status::unsupported("tensor " + out.name + " has the " + type_text(type) +
                                "; supported are F32 F16 BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 Q4_K Q5_K Q6_K IQ4_NL IQ4_XS");
   }
   out.view.dtype = *dtype;

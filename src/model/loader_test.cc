@@ -340,6 +340,30 @@ std::string with_number(const std::string& file, const std::string& key, uint32_
   return out.insert(kEntriesAt, added);
 }
 
+TEST(Gguf, TypesThatAreNotReadAreCalledAsTheirQuantizersDo) {
+  std::string file = read_file("tests/golden/families/gguf/model.gguf");
+  const std::string tensor = "blk.0.attn_q.weight";
+  const size_t rank_at = file.find(tensor) + tensor.size();
+  uint32_t rank = 0;
+  std::memcpy(&rank, file.data() + rank_at, sizeof rank);
+  const auto open_as = [&](uint32_t type) {
+    std::memcpy(file.data() + rank_at + sizeof rank + rank * sizeof(uint64_t), &type, sizeof type);
+    return parse_gguf(file, "f");
+  };
+  expect_refusal(open_as(10), StatusCode::unsupported, {"f: ", "blk.0.attn_q.weight", "Q2_K", "Q4_K"});
+  expect_refusal(open_as(99), StatusCode::unsupported, {"GGML type 99"});
+}
+
+TEST(Gguf, PartsOfASplitModelAreRefusedWithTheWayOut) {
+  const TemporaryFolder folder;
+  const std::string file = read_file("tests/golden/families/gguf-lfm2-moe/model.gguf");
+  write_file(folder / "model-00001-of-00003.gguf", with_number(file, "split.count", 3));
+  expect_refusal(open_model_bundle(folder / "model-00001-of-00003.gguf", {.tokenizer_path = {}, .skip_tokenizer = true}),
+                 StatusCode::unsupported, {"model-00001-of-00003.gguf", "3 parts", "llama-gguf-split --merge"});
+  write_file(folder / "model.gguf", with_number(file, "split.count", 1));
+  EXPECT_TRUE(open_model_bundle(folder / "model.gguf", {.tokenizer_path = {}, .skip_tokenizer = true}).ok());
+}
+
 // Layers behind the decoder's are cut off its list of layers, too: without them there may be none with attention, or
 // fewer layers than states.
 TEST(Gguf, PredictingLayersLeaveTheListOfLayersConsistent) {

@@ -55,7 +55,7 @@ Status open_tokenizer(const std::string& folder, ModelBundle& out) {
   WW_ASSIGN_OR_RETURN(const std::string tokenizer, read_text_file(file));
   WW_ASSIGN_OR_RETURN(const std::string config, optional_text(folder + "/tokenizer_config.json"));
   auto loaded = load_hf_tokenizer(tokenizer, config);
-  if (!loaded.ok()) return loaded.status().with_context(file);
+  if (!loaded.ok()) return loaded.status().with_context(folder);  // the file's name is said
   out.tokenizer = std::move(loaded).value();
   WW_ASSIGN_OR_RETURN(out.chat_template, find_chat_template(folder, config));
   return {};
@@ -189,6 +189,7 @@ Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundle
     out.weights = make_dummy_weights(options.dummy_dtype, options.dummy_seed);
   } else {
     WW_ASSIGN_OR_RETURN(out.weights, open_safetensors(path));
+    out.weights = weights_of_floats(std::move(out.weights), out.config.quant_method == "fp8");
     out.weights = out.config.encoder ? encoder_weight_names(std::move(out.weights), out.config.architecture)
                                      : with_model_prefix(language_model_weights(std::move(out.weights)));
   }

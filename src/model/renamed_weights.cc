@@ -24,6 +24,40 @@ class PrefixedWeights final : public RenamedWeights {
   const std::string stored_;
 };
 
+class FloatWeights final : public RenamedWeights {
+ public:
+  FloatWeights(std::shared_ptr<WeightSource> source, bool fp8) : RenamedWeights(std::move(source)), fp8_(fp8) {}
+
+  Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
+    WW_ASSIGN_OR_RETURN(TensorView view, source().find(name, shape));
+    switch (view.dtype) {
+      case DType::i8:
+      case DType::u8:
+      case DType::i32:
+      case DType::i64:
+        if (name == kIntegers) return view;
+        break;
+      case DType::fp8_e4m3:
+      case DType::fp8_e5m2:
+        if (fp8_) return view;
+        break;
+      default: return view;
+    }
+    return Status::data_loss(
+        "tensor " + std::string(name) + " is of the type " + std::string(dtype_info(view.dtype).name) +
+            "; weights are read as F32, F16 and BF16, and as floats of 8 bits where quantization_config of config.json "
+            "says quant_method fp8",
+        std::string(name));
+  }
+
+ protected:
+  std::string renamed(std::string_view name) const override { return std::string(name); }
+
+ private:
+  static constexpr std::string_view kIntegers = "d2t";
+  const bool fp8_;
+};
+
 bool has_embedding(const WeightSource& source, std::string_view prefix) {
   return source.has(std::string(prefix) + std::string(kEmbedding));
 }
@@ -43,6 +77,10 @@ std::shared_ptr<WeightSource> with_model_prefix(std::shared_ptr<WeightSource> so
 
 std::shared_ptr<WeightSource> eagle_weight_names(std::shared_ptr<WeightSource> source) {
   return std::make_shared<PrefixedWeights>(std::move(source), "");
+}
+
+std::shared_ptr<WeightSource> weights_of_floats(std::shared_ptr<WeightSource> source, bool fp8) {
+  return std::make_shared<FloatWeights>(std::move(source), fp8);
 }
 
 }  // namespace warpweave

@@ -213,7 +213,8 @@ Result<std::vector<NamedTensor>> parse_safetensors(std::string_view file, const 
   std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
   if (header_bytes > kMaxHeaderBytes || header_bytes > file.size() - sizeof header_bytes) {
     return Status::data_loss(file_name + ": the header says it has " + std::to_string(header_bytes) +
-                             " bytes, the file has " + std::to_string(file.size()), file_name);
+                             " bytes, the file has " + std::to_string(file.size()) +
+                             "; it is cut, or no safetensors file", file_name);
   }
   const std::string_view header = file.substr(sizeof header_bytes, header_bytes);
   const std::string_view data = file.substr(sizeof header_bytes + header_bytes);

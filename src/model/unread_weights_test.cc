@@ -118,5 +118,26 @@ TEST_F(UnreadWeightsTest, TensorsThatCannotBeReadAreHeldToTheFilesBounds) {
   expect_refusal(open(), StatusCode::data_loss, {"visual.steps", "cut"});
 }
 
+// Types that a file may hold and no weight may have: the start says so and goes no further.
+TEST_F(UnreadWeightsTest, WeightsOfIntegersAndBareFloatsOf8BitsAreRefusedByName) {
+  const std::string norm = "model.norm.weight", down = "model.layers.0.mlp.down_proj.weight";
+  rename_tensor(norm, "kept.norm");
+  rename_tensor(down, "kept.down");
+  const struct {
+    const char *type, *shown;
+    size_t bytes;
+  } types[] = {{"I8", "i8", 1}, {"U8", "u8", 1}, {"I32", "i32", 4}, {"I64", "i64", 8}, {"F8_E4M3", "fp8_e4m3", 1},
+               {"F8_E5M2", "fp8_e5m2", 1}};
+  for (const auto& type : types) {
+    add_tensor(norm, type.type, {32}, 32 * type.bytes);
+    expect_refusal(open(), StatusCode::data_loss, {"model.norm.weight", type.shown, "BF16"});
+  }
+  add_tensor(norm, "F32", {32}, 128);
+  for (const auto& type : types) {
+    add_tensor(down, type.type, {32, 48}, 32 * 48 * type.bytes);
+    expect_refusal(open(), StatusCode::data_loss, {"down_proj", type.shown, "quantization_config"});
+  }
+}
+
 }  // namespace
 }  // namespace warpweave
