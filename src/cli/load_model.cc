@@ -9,6 +9,7 @@
 
 #include "base/mapped_file.h"
 #include "cli/model_search.h"
+#include "text/tokenizer_unicode.h"
 
 namespace warpweave {
 namespace {
@@ -81,6 +82,10 @@ Result<LoadedModel> load_model(const ServerArgs& args, std::function<void(int do
   LoadedModel loaded;
   if (template_text.empty()) template_text = served.chat_template;
   if (!template_text.empty()) {
+    if (const size_t at = find_invalid_utf8(template_text); at < template_text.size()) {
+      return Status::invalid_argument(fmt::format("the chat template is not UTF-8 at byte {}; save it as UTF-8", at),
+                                      "--chat-template");
+    }
     WW_ASSIGN_OR_RETURN(loaded.chat_template, ChatTemplate::parse(template_text));
   }
   if (args.completion_template == "auto" && served.tokenizer != nullptr) {

@@ -158,6 +158,31 @@ TEST(BadInput, Prompts) {
   }
 }
 
+// What is missing is called so, not blamed as a value that nobody sent.
+TEST(BadInput, MissingPartsAreNamed) {
+  TestApi api;
+  const auto expect_missing = [](const Reply& reply, const std::string& param) {
+    expect_refused(reply, param, param);
+    EXPECT_NE(reply.body.find(param + " is missing"), std::string::npos) << reply.body;
+  };
+  expect_missing(api.post("/v1/chat/completions", R"({"messages": [{"content": "x"}]})"), "messages[0].role");
+  expect_missing(post(api, Body::chat, R"("tools": [{"type": "function"}])"), "tools[0].function");
+  expect_missing(post(api, Body::chat, R"("tools": [{"type": "function", "function": {}}])"), "tools[0].function.name");
+  expect_refused(post(api, Body::chat, R"("tools": [{"function": 5}])"), "", "tools[0].function");
+}
+
+// A tokenizer that got tokens its model has no rows for: the text is refused by the field it stands in.
+TEST(BadInput, TextOfTokensThatTheModelLacksIsRefused) {
+  TestApiOptions options;
+  options.engine.info.vocab_size = 300;
+  TestApi api(std::move(options));
+  const Reply prompt = api.post("/v1/completions", R"({"prompt": "Once upon a time"})");
+  expect_refused(prompt, "", "prompt");
+  EXPECT_NE(prompt.body.find("the model has the tokens 0 to 299 only"), std::string::npos) << prompt.body;
+  expect_refused(post(api, Body::chat, R"("max_tokens": 2)"), "", "messages");
+  EXPECT_TRUE(api.engine().submitted().empty());
+}
+
 TEST(BadInput, PromptLongerThanTheContextSaysBothNumbers) {
   TestApi api;
   std::string ids = "1";
@@ -207,7 +232,7 @@ TEST(BadInput, FieldsThatAskForNothingAreFine) {
         R"("lora_path": null)", R"("return_hidden_states": false)",
         R"("response_format": {"type": "text"})", R"("stop": null)", R"("stop": [])", R"("stop": "")", R"("temperature": 0)", R"("seed": -1)",
         R"("max_tokens": null)", R"("logit_bias": null)", R"("top_k": -1)", R"("top_k": 0)",
-        R"("stream_options": {})", R"("model": "default")", R"("store": true)",
+        R"("stream_options": {})", R"("model": "default")", R"("store": true)", R"("verbosity": "low")",
         R"("n": 1.0)", R"("temperature": 1, "temperature": 0.5)"}) {
     EXPECT_EQ(post(api, Body::completion, member).status, 200) << member;
     EXPECT_EQ(post(api, Body::chat, member).status, 200) << member;

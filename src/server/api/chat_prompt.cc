@@ -99,6 +99,10 @@ Status check_message(const Json& message, const std::string& field) {
   std::string role;
   reader.get("role", TextLimit{kMaxRidBytes}, &role);
   WW_RETURN_IF_ERROR(reader.status());
+  if (role.empty()) {
+    return Status::invalid_argument(
+        fmt::format("{}.role is missing; it must be one of {}.", field, fmt::join(kRoles, ", ")), field + ".role");
+  }
   if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
     return Status::invalid_argument(
         fmt::format("{}.role is \"{}\", but must be one of {}.", field, role,

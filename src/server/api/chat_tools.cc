@@ -29,7 +29,12 @@ Status check_tool(const Json& tool, const std::string& field, bool allow_unknown
   const Json* const function = outer.find("function");
   if (!allow_unknown) outer.refuse_unknown(kWithoutEffectOfTool);
   WW_RETURN_IF_ERROR(outer.status());
-  if (function == nullptr || !function->is_object()) return wrong_type(field, "an object with a function", tool);
+  if (function == nullptr) {
+    return Status::invalid_argument(
+        fmt::format("{}.function is missing; send {{\"type\": \"function\", \"function\": {{\"name\": \"...\"}}}}.", field),
+        field + ".function");
+  }
+  if (!function->is_object()) return wrong_type(field + ".function", "an object with a name", *function);
   FieldReader reader(*function, field + ".function.");
   std::string name;
   reader.get("name", TextLimit{output::kMaxCallNameBytes}, &name);

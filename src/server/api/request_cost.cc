@@ -31,6 +31,17 @@ Status too_long(const EncodedUpTo& beginning, std::string_view text, int context
       field);
 }
 
+// A tokenizer may have got tokens that the model's embedding was not widened for.
+Status check_vocabulary(std::span<const int32_t> ids, int vocab_size, const std::string& field) {
+  const auto beyond = std::find_if(ids.begin(), ids.end(), [&](int32_t id) { return id >= vocab_size; });
+  if (beyond == ids.end()) return {};
+  return Status::invalid_argument(
+      fmt::format("{} has text that the tokenizer makes token {} of, and the model has the tokens 0 to {} only: its "
+                  "tokenizer does not fit it; leave that text out.",
+                  field, *beyond, vocab_size - 1),
+      field);
+}
+
 }  // namespace
 
 Status check_sequences(const Api& api, size_t prompts, int n, std::string_view field) {
@@ -86,6 +97,7 @@ Result<std::vector<int32_t>> PromptEncoder::encode(std::string_view text, const 
   Result<EncodedUpTo> encoded = api_.tokenizer()->encode_up_to(text, most, options);
   if (!encoded.ok()) return text_failure(encoded.status(), field);
   if (!encoded->whole) return too_long(*encoded, text, context_len, field);
+  WW_RETURN_IF_ERROR(check_vocabulary(encoded->ids, api_.info().vocab_size, field));
   WW_RETURN_IF_ERROR(accept(&encoded->ids, field));
   return std::move(encoded->ids);
 }

@@ -40,7 +40,7 @@ void read_sampling(FieldReader* reader, Dialect dialect, const ModelLimits& limi
 // pass; docs/use.md lists them.
 inline constexpr std::string_view kOpenAiFieldsWithoutEffect[] = {
     "metadata", "prompt_cache_key", "prompt_cache_retention",
-    "request_id", "safety_identifier", "service_tier", "store", "user"};
+    "request_id", "safety_identifier", "service_tier", "store", "user", "verbosity"};
 inline constexpr std::string_view kNativeFieldsWithoutEffect[] = {"log_metrics", "metadata",
                                                                   "no_logs", "user"};
 
