@@ -4,7 +4,10 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
+
+#include "base/machine_share.h"
 
 namespace warpweave {
 namespace {
@@ -34,10 +37,13 @@ void pin_current_thread(int index) {
 
 }  // namespace
 
+// No more than a container's quota: threads beyond it would only be stopped in turns.
 int available_cpus() {
   cpu_set_t mask;
-  if (sched_getaffinity(0, sizeof mask, &mask) == 0) return std::max(1, CPU_COUNT(&mask));
-  return std::max(1u, std::thread::hardware_concurrency());
+  const bool known = sched_getaffinity(0, sizeof mask, &mask) == 0;
+  const int cpus = known ? CPU_COUNT(&mask) : static_cast<int>(std::thread::hardware_concurrency());
+  const double quota = cgroup_limits().cpus.value_or(cpus);
+  return std::max(1, std::min(cpus, static_cast<int>(std::ceil(quota))));
 }
 
 ThreadTeam::ThreadTeam(int threads, bool pin) {

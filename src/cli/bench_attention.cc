@@ -60,6 +60,14 @@ std::vector<Candidate> candidates(const ModelFacts& model, const BenchFlags& fla
   return list;
 }
 
+// Of --backend: what selection says against it here.
+Status why_not(const ModelFacts& model, const BenchFlags& flags, const HardwareFacts& hardware) {
+  AttentionFlags asked;
+  asked.attention_backend = flags.backend;
+  asked.kv_cache_dtype = flags.kv_format;
+  return select_attention(hardware, model, asked).status();
+}
+
 std::vector<AttentionPoint> grid(const BenchFlags& flags) {
   std::vector<AttentionPoint> points;
   for (int q_len : flags.q_lens) {
@@ -113,6 +121,7 @@ Status measure_all(const ModelFacts& model, const BenchFlags& flags, const Devic
                    Each each) {
   std::vector<Candidate> list = candidates(model, flags, device.facts, team);
   if (list.empty()) {
+    if (!flags.backend.empty()) WW_RETURN_IF_ERROR(why_not(model, flags, device.facts));
     return Status::unsupported("no backend of this program runs this shape here; see: warpweave explain",
                                "--backend");
   }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/machine_share.h"
 #include "cli/commands.h"
 #include "cli/embedded_model.h"
 #include "cli/model_search.h"
@@ -13,6 +14,8 @@
 
 namespace warpweave {
 namespace {
+
+constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 // A line of /proc/meminfo in GiB; 0 when it is not there.
 double meminfo_gib(std::string_view wanted) {
@@ -32,7 +35,6 @@ void print_gpu() {
     std::printf("GPU: none to serve on: %s\n", gpu.status().message().c_str());
     return;
   }
-  constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
   std::printf("GPU: %s, %.1f GB, %.1f GB free, compute capability %d.%d, driver for CUDA %d.%d\n",
               gpu->name.c_str(), gpu->total_bytes / kGiB, gpu->free_bytes / kGiB,
               gpu->compute_capability / 10, gpu->compute_capability % 10, gpu->driver_version / 1000,
@@ -54,7 +56,9 @@ int doctor_command(std::span<const std::string> argv) {
   }
   std::printf("Compute threads: %d (--threads)\n", cpu.cpus);
   if (const double total_gib = meminfo_gib("MemTotal:"); total_gib > 0) {
-    std::printf("Memory: %.1f GB, %.1f GB available\n", total_gib, meminfo_gib("MemAvailable:"));
+    const double left_gib = static_cast<double>(available_memory_bytes()) / kGiB;
+    std::printf("Memory: %.1f GB, %.1f GB available%s\n", total_gib, left_gib,
+                cgroup_limits().memory_bytes ? " within the limit of this container or control group" : "");
   } else {
     std::printf(
         "Memory: not known, since /proc/meminfo cannot be read here; serve takes 4 GB for free (or: "

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <filesystem>
 #include <exception>
-#include <fstream>
 #include <new>
 #include <random>
 
@@ -12,6 +11,7 @@
 
 #include "attention/hybrid.h"
 #include "base/log.h"
+#include "base/machine_share.h"
 #include "device/cpu/cpu_info.h"
 #include "engine/device_worker.h"
 #include "engine/engine_core.h"
@@ -33,17 +33,6 @@ namespace {
 
 // Of the memory that is free at start; the rest is for weights of other programs and the page cache.
 constexpr double kDefaultMemFraction = 0.6;
-
-int64_t available_memory_bytes() {
-  std::ifstream info("/proc/meminfo");
-  std::string key, unit;
-  int64_t kilobytes = 0;
-  while (info >> key >> kilobytes) {
-    std::getline(info, unit);
-    if (key == "MemAvailable:") return kilobytes * 1024;
-  }
-  return int64_t{4} << 30;
-}
 
 // "weights/Qwen3-0.6B/" -> "Qwen3-0.6B", "SmolLM2.Q4_1.gguf" -> "SmolLM2.Q4_1".
 std::string model_name_of(const std::string& path) {
@@ -195,6 +184,11 @@ Status rehearse_widest(const DeviceSetup& setup, int layers, DeviceWorker& worke
   return {};
 }
 
+Status size_host_pool(const ServerArgs& args, double pool_bytes, size_t page_bytes, SchedulerConfig& scheduler) {
+  WW_RETURN_IF_ERROR(size_pool(args, pool_bytes, page_bytes, scheduler));
+  return check_pool_fits(args, page_bytes, available_memory_bytes(), scheduler);
+}
+
 }  // namespace
 
 Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
@@ -244,7 +238,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   }
   const std::optional<DraftPlan>& draft = setup.plan.draft;
   const size_t page_bytes = KvCache::page_bytes(kv_cache_shape(setup)) + (draft ? draft_page_bytes(*draft) : 0);
-  WW_RETURN_IF_ERROR(size_pool(args, pool_bytes, page_bytes, setup.scheduler));
+  WW_RETURN_IF_ERROR(size_host_pool(args, pool_bytes, page_bytes, setup.scheduler));
   WW_ASSIGN_OR_RETURN(KvCache cache, KvCache::create(kv_cache_shape(setup), std::move(kv_scales)));
   parts.cache = std::make_unique<KvCache>(std::move(cache));
   out.kv_cache_bytes = parts.cache->size_bytes();

@@ -1,6 +1,7 @@
 #include "engine/open_adapters.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -61,6 +62,11 @@ Result<std::unique_ptr<LoraRegistry>> open_adapters(const ServerArgs& args, cons
   options.dtype = setup.dtype;
   options.placer = setup.placer;
   options.max_loaded = args.max_loaded_loras;
+  std::error_code error;
+  if (!args.lora_root.empty() && !std::filesystem::is_directory(args.lora_root, error)) {
+    return Status::not_found("--lora-root " + args.lora_root + ": is no folder; /load_lora_adapter reads from below it",
+                             "--lora-root");
+  }
   options.root = args.lora_root;
   options.reserved_names = {setup.info.served_model_name, setup.info.model_path, "default"};
   out = std::make_unique<LoraRegistry>(std::move(options));

@@ -99,6 +99,19 @@ Status size_pool(const ServerArgs& args, double pool_bytes, size_t page_bytes, S
   return {};
 }
 
+Status check_pool_fits(const ServerArgs& args, size_t page_bytes, int64_t memory_bytes,
+                       const SchedulerConfig& scheduler) {
+  const double pool_bytes = static_cast<double>(scheduler.num_pages) * static_cast<double>(page_bytes);
+  if (!args.max_total_tokens || pool_bytes <= static_cast<double>(memory_bytes)) return {};
+  const auto most = static_cast<int64_t>(static_cast<double>(*args.max_total_tokens) *
+                                         (static_cast<double>(memory_bytes) / pool_bytes));
+  return Status::invalid_argument(
+      fmt::format("--max-total-tokens {}: the KV pool would take {:.1f} GB, and {:.1f} GB of memory are available; "
+                  "give at most {}, or leave it out",
+                  *args.max_total_tokens, pool_bytes / 1e9, static_cast<double>(memory_bytes) / 1e9, most),
+      "--max-total-tokens");
+}
+
 PoolTokens pool_tokens(const SchedulerConfig& scheduler) {
   const Groups groups = groups_of(scheduler);
   const PageCount peak = peak_request_pages(scheduler, scheduler.context_len, /*prefilling=*/false);

@@ -22,6 +22,11 @@ bool splits_pool(const ServerArgs& args, const SchedulerConfig& scheduler);
 // split leaves few pages to windows, chunked_prefill_size comes down to what fits them.
 Status size_pool(const ServerArgs& args, double pool_bytes, size_t page_bytes, SchedulerConfig& scheduler);
 
+// Refuses --max-total-tokens whose pages take more than the `memory_bytes` that are available. The pool is only
+// reserved at start, so that the process would be killed once requests fill it.
+Status check_pool_fits(const ServerArgs& args, size_t page_bytes, int64_t memory_bytes,
+                       const SchedulerConfig& scheduler);
+
 struct PoolTokens {
   int64_t total = 0;       // that a group without a window holds, or with shared pages any one if all hold as many
   int64_t windows = 0;     // that one with a window holds, where the pool is split; 0: shared

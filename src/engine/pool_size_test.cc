@@ -37,6 +37,19 @@ TEST(PoolSize, IsSharedByDefault) {
   EXPECT_EQ(pool_split_text({}, config), "");
 }
 
+TEST(PoolSize, TokensThatDoNotFitTheMemoryAreRefused) {
+  SchedulerConfig config = gemma();
+  ServerArgs args;
+  args.max_total_tokens = 16'000;
+  ASSERT_TRUE(size_pool(args, 0, kPageBytes, config).ok());
+  ASSERT_EQ(config.num_pages, 6000);
+  EXPECT_TRUE(check_pool_fits(args, kPageBytes, 6'000'000, config).ok());
+  const Status refused = check_pool_fits(args, kPageBytes, 3'000'000, config);
+  EXPECT_EQ(refused.field(), "--max-total-tokens");
+  EXPECT_NE(refused.message().find("give at most 8000,"), std::string::npos) << refused.message();
+  EXPECT_TRUE(check_pool_fits({}, kPageBytes, 3'000'000, config).ok()) << "what was sized here is not asked again";
+}
+
 TEST(PoolSize, ARatioSplitsTheBytes) {
   // full + 5 * 0.8 full = 5000 pages
   SchedulerConfig config = gemma();

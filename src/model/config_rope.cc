@@ -158,8 +158,8 @@ double default_theta(const std::string& model_type) {
 
 }  // namespace
 
-// A rope_scaling that stands beside rope_parameters, as when someone wrote it there for long contexts as a model card says.
-// It counts, as in transformers, but for rope_parameters of each layer type; the base may still stand in them.
+// A rope_scaling that stands beside rope_parameters, as when someone wrote it there for long contexts as a model card
+// says. It counts, as in transformers, but for rope_parameters of each layer type; the base may still stand in them.
 static bool counts_more(const json* scaling, const json* parameters) {
   return scaling != nullptr && scaling->is_object() && !scaling->empty() && parameters->is_object() &&
          !parameters->contains("full_attention");

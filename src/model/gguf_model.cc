@@ -227,8 +227,8 @@ Result<GgufModel> load_gguf_model(const std::string& path) {
   WW_ASSIGN_OR_RETURN(GgufContents contents, std::move(parsed));
   if (const int64_t* parts = contents.get<int64_t>("split.count"); parts != nullptr && *parts > 1) {
     return Status::unsupported(name + ": is one of the " + std::to_string(*parts) +
-                               " parts of a split model, which are not read; llama.cpp's llama-gguf-split --merge makes "
-                               "one file of them");
+                               " parts of a split model, which are not read; llama.cpp's llama-gguf-split --merge "
+                               "makes one file of them");
   }
   const std::string* arch_name = contents.get<std::string>("general.architecture");
   auto arch = find_gguf_arch(arch_name != nullptr ? *arch_name : "");

@@ -58,8 +58,8 @@ std::shared_ptr<WeightSource> encoder_weight_names(std::shared_ptr<WeightSource>
 // "model.X" for "X", always: an EAGLE head has no embedding to tell by.
 std::shared_ptr<WeightSource> eagle_weight_names(std::shared_ptr<WeightSource> source);
 
-// The same names, without tensors of integers, and of floats in 8 bits unless `fp8` (read_fp8_weights() takes those): their
-// find() is `data_loss` that names the type. Only "d2t" of an EAGLE3 head is of integers.
+// The same names, without tensors of integers, and of floats in 8 bits unless `fp8` (read_fp8_weights() takes those):
+// their find() is `data_loss` that names the type. Only "d2t" of an EAGLE3 head is of integers.
 std::shared_ptr<WeightSource> weights_of_floats(std::shared_ptr<WeightSource> source, bool fp8);
 
 }  // namespace warpweave
