@@ -25,8 +25,10 @@ void TreeDraft::clear() {
 }
 
 void DraftPass::clear() {
-  for (auto* list : {&input_ids, &positions, &kv_slots, &kv_lens, &requests, &logits_rows, &features, &keep})
+  for (auto* list :
+       {&input_ids, &positions, &kv_slots, &kv_lens, &first_pages, &requests, &logits_rows, &features, &keep}) {
     list->clear();
+  }
   q_indptr.assign(1, 0);
   mask.clear();
   reads_target = false;

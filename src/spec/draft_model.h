@@ -19,6 +19,7 @@ struct DraftPass {
   std::vector<int32_t> input_ids;    // [rows]; negative: the token of choice -1 - id among those that are not taken yet
   std::vector<int32_t> positions, kv_slots;      // [rows]
   std::vector<int32_t> q_indptr, kv_lens;        // [requests + 1], [requests]
+  std::vector<int32_t> first_pages;              // [requests] of the page table, where what is seen begins
   std::vector<int32_t> requests;                 // [requests] their rows in the target's step
   std::vector<int32_t> logits_rows;              // rows that `topk` choices are made for, ascending
   std::vector<uint32_t> mask;                    // [rows, words of the longest request], or empty
@@ -59,6 +60,7 @@ class DraftModel {
   virtual int page_size() const = 0;
   virtual int max_rows() const = 0;              // of a pass
   virtual bool chooses_at_once() const { return false; }  // take_choices() has nothing to wait for
+  virtual bool sees_from_any_page() const { return false; }  // DraftPass::first_pages may be above 0
   virtual size_t weight_bytes() const = 0;
   virtual size_t cache_bytes() const = 0;
   virtual Status copy_pages(std::span<const PageCopy> copies) = 0;

@@ -33,7 +33,8 @@ struct DraftOptions {
 // What is known of a request's draft. Belongs to the request; used on the device's thread, by others
 // when no step is in flight.
 struct DraftState {
-  int kv_len = 0;                    // leading positions whose K/V are in the draft model's cache
+  int kv_len = 0;                    // leading positions whose K/V are in the draft model's cache,
+  int kv_begin = 0;                  // but for those before this one, where a page begins: it does not see them
   int slot = -1;                     // EAGLE: of the Drafter's, where its next draft begins; -1: nowhere yet
   uint64_t stamp = 0;                // the slot is its own if it says the same
   float first_logprob = 1;           // EAGLE on a host: of the first guess of its next draft; 1: unknown

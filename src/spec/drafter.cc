@@ -6,7 +6,29 @@
 namespace warpweave {
 
 Drafter::Drafter(std::unique_ptr<DraftModel> model, const DraftOptions& options, int num_slots, int cache_group)
-    : model_(std::move(model)), options_(options), cache_group_(cache_group), slots_(options.eagle ? num_slots : 0) {}
+    : model_(std::move(model)), options_(options), cache_group_(cache_group),
+      knows_gaps_(model_->sees_from_any_page() && options.topk == 1), pages_(model_->page_size()),
+      slots_(options.eagle ? num_slots : 0) {}
+
+Status Drafter::copy_pages(std::span<const PageCopy> copies) {
+  for (const PageCopy& copy : copies) pages_.copied(copy);
+  return model_->copy_pages(copies);
+}
+
+// That the tokens from position `begin` to `end` have their K/V there, or have not.
+void Drafter::mark(const BatchBuilder& step, int index, int begin, int end, bool written) {
+  if (!knows_gaps_) return;
+  const int page_size = model_->page_size();
+  const int32_t* const pages = step.pages_of(index, cache_group_);
+  for (int position = begin; position < end; ++position) {
+    const int32_t page = pages[position / page_size];
+    if (written) {
+      pages_.written(page, position % page_size);
+    } else {
+      pages_.skipped(page, position % page_size);
+    }
+  }
+}
 
 int32_t Drafter::slot(const BatchBuilder& step, int row, int position) const {
   const int page_size = model_->page_size();
@@ -19,10 +41,11 @@ void Drafter::add_row(const BatchBuilder& step, int row, int position, int32_t t
   pass_.kv_slots.push_back(slot(step, row, position));
 }
 
-void Drafter::end_request(int row, int kv_len) {
-  pass_.requests.push_back(row);
+void Drafter::end_request(const DraftRow& row, int index, int kv_len) {
+  pass_.requests.push_back(index);
   pass_.q_indptr.push_back(pass_.rows());
-  pass_.kv_lens.push_back(kv_len);
+  pass_.kv_lens.push_back(kv_len - row.state->kv_begin);
+  pass_.first_pages.push_back(row.state->kv_begin / model_->page_size());
 }
 
 void Drafter::finish_pass() {
@@ -81,13 +104,11 @@ Status Drafter::take_first_levels() {
 
 Status Drafter::draft(const BatchBuilder& step, std::span<const DraftRow> rows, std::vector<Proposal>& proposals) {
   WW_RETURN_IF_ERROR(take_first_levels());
-  growing_.clear();
+  growing_ = {};
   next_kept_ = static_cast<int>(slots_.size());
   for (size_t i = 0; i < proposals.size(); ++i) {
     if (proposals[i].size() == 0 || proposals[i].found) continue;
-    Growing& one = growing_.emplace_back();
-    one.row = static_cast<int>(i);
-    one.nodes = proposals[i].size();
+    Growing& one = grow(static_cast<int>(i), proposals[i].size());
     one.topk = proposals[i].is_chain() ? 1 : options_.topk;
     const Slot* const own = slot_of(*rows[i].state);
     const bool followed = rows[i].state->kv_len >= rows[i].start;  // up to here; only EAGLE has slots
@@ -104,21 +125,36 @@ Status Drafter::draft(const BatchBuilder& step, std::span<const DraftRow> rows, 
   return {};
 }
 
+// One more of growing_.
+Drafter::Growing& Drafter::grow(int row, int nodes) {
+  if (grown_.size() == growing_.size()) grown_.emplace_back();
+  growing_ = std::span(grown_).first(growing_.size() + 1);
+  Growing& one = growing_.back();
+  one.row = row;
+  one.nodes = nodes;
+  one.topk = 1;
+  one.slot = -1;
+  one.features.clear();
+  one.choices.clear();
+  return one;
+}
+
 // Reads what it has not seen of each text; its last token gives the first level.
 Status Drafter::start_standalone(const BatchBuilder& step, std::span<const DraftRow> rows) {
   pass_.clear();
   for (const Growing& one : growing_) {
     const DraftRow& row = rows[one.row];
+    mark(step, one.row, std::min(row.state->kv_len, row.start), row.start + 1, true);
     for (int position = std::min(row.state->kv_len, row.start); position <= row.start; ++position) {
       if (pass_.rows() == model_->max_rows()) {
-        if (pass_.q_indptr.back() < pass_.rows()) end_request(one.row, position);
+        if (pass_.q_indptr.back() < pass_.rows()) end_request(row, one.row, position);
         WW_RETURN_IF_ERROR(run(step));
         pass_.clear();
       }
       add_row(step, one.row, position, row.token(position));
     }
     pass_.logits_rows.push_back(pass_.rows() - 1);
-    end_request(one.row, row.start + 1);
+    end_request(row, one.row, row.start + 1);
   }
   return run(step);
 }
@@ -137,16 +173,14 @@ Result<bool> Drafter::draft_ahead(const BatchBuilder& step, std::span<const Draf
                                   std::span<const Proposal> proposals) {
   const int nodes = proposals.empty() ? 0 : proposals.front().size();
   if (!options_.eagle || options_.topk > 1 || nodes < 2) return false;
-  growing_.clear();
+  growing_ = {};
   next_kept_ = static_cast<int>(slots_.size());
   for (size_t i = 0; i < proposals.size(); ++i) {
     const DraftState& state = *rows[i].state;
     const Slot* const own = slot_of(state);
     const bool begun = own != nullptr && (own->choice >= 0 || !own->first.empty()) && state.kv_len >= rows[i].start;
     if (proposals[i].size() != nodes || proposals[i].found || !begun) return false;
-    Growing& one = growing_.emplace_back();
-    one.row = static_cast<int>(i);
-    one.nodes = nodes;
+    Growing& one = grow(static_cast<int>(i), nodes);
     one.slot = state.slot;
     one.features.assign(1, one.slot);
   }
@@ -218,7 +252,7 @@ bool Drafter::add_chain_level(const BatchBuilder& step, std::span<const DraftRow
     }
     one.choices.push_back(num_choices_ + static_cast<int>(pass_.logits_rows.size()));
     pass_.logits_rows.push_back(pass_.rows() - 1);
-    end_request(one.row, position + 1);
+    end_request(rows[one.row], one.row, position + 1);
   }
   return pass_.rows() > 0;
 }
@@ -320,7 +354,7 @@ bool Drafter::add_tree_level(const BatchBuilder& step, std::span<const DraftRow>
       pass_.logits_rows.push_back(pass_.rows() - k);
       if (options_.eagle) pass_.keep.push_back(next_kept_++);
     }
-    end_request(one.row, base + static_cast<int>(expanded.size()));
+    end_request(rows[one.row], one.row, base + static_cast<int>(expanded.size()));
     in_pass_.push_back(static_cast<int>(i));
     any_tree |= one.topk > 1;
   }
@@ -362,95 +396,6 @@ Status Drafter::take_level() {
     }
   }
   return {};
-}
-
-Status Drafter::observe(const BatchBuilder& step, std::span<const DraftRow> rows,
-                        std::span<const ObservedRow> observed) {
-  WW_RETURN_IF_ERROR(take_first_levels());
-  pass_.clear();
-  pass_.reads_target = true;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i].follows && (rows[i].prefill || options_.eagle))
-      observe_row(step, rows[i], observed[i], static_cast<int>(i));
-    const int drafted = rows[i].start + static_cast<int>(std::max<size_t>(observed[i].nodes.size(), 1));
-    if (!options_.eagle && !rows[i].prefill) rows[i].state->kv_len = std::min(rows[i].state->kv_len, drafted);
-  }
-  WW_RETURN_IF_ERROR(run(step));
-  if (!options_.eagle || !model_->chooses_at_once()) return {};
-  WW_RETURN_IF_ERROR(take_first_levels());
-  for (const DraftRow& row : rows) {
-    const Slot* const own = slot_of(*row.state);
-    row.state->first_logprob = own != nullptr && !own->first.empty() ? own->first[0].logprob : 1;
-  }
-  return {};
-}
-
-std::span<const int32_t> Drafter::observe_ahead(std::span<const DraftRow> rows) {
-  keep_.clear();
-  const bool possible = options_.eagle && options_.topk == 1 && num_choices_ == 0 &&
-                        std::all_of(rows.begin(), rows.end(), [](const DraftRow& row) {
-                          return row.follows && !row.prefill && row.state->kv_len >= row.start;
-                        });
-  if (!possible) return keep_;
-  observed_.clear();
-  for (const DraftRow& row : rows) {
-    keep_.push_back(use_slot(*row.state));
-    slots_[row.state->slot].choice = num_choices_++;
-    observed_.push_back(*row.state);
-  }
-  return keep_;
-}
-
-void Drafter::observed_ahead(std::span<const DraftRow> rows, std::span<const ObservedRow> observed) {
-  for (size_t i = 0; i < rows.size(); ++i) {
-    rows[i].state->kv_len = rows[i].start + static_cast<int>(observed[i].sampled.size());
-  }
-}
-
-// Rows of a few tokens that were not observed when they were new: beside its token each reads the hidden state that is
-// at hand, the step's. What they give is close to what it would have been, and there is no gap in the text.
-void Drafter::catch_up(const BatchBuilder& step, const DraftRow& row, int index, int feature) {
-  const int missing = row.start - row.state->kv_len;
-  const int most = std::min(kMostCaughtUp, model_->max_rows() - pass_.rows() - step.batch().num_tokens);
-  if (missing <= 0 || missing > most || row.start >= row.known_tokens()) return;
-  for (int position = row.state->kv_len; position < row.start; ++position) {
-    add_row(step, index, position, row.token(position + 1));
-    pass_.features.push_back(feature);
-  }
-}
-
-// The rows of a request whose K/V can be computed now. EAGLE's need the token after theirs, which is known of all but
-// the last row of a prompt that nothing was sampled for.
-void Drafter::observe_row(const BatchBuilder& step, const DraftRow& row, const ObservedRow& observed, int index) {
-  DraftState& state = *row.state;
-  const int first = step.batch().q_indptr[index];
-  const int begin = pass_.rows();
-  if (options_.eagle && !row.prefill) catch_up(step, row, index, first);
-  int position = row.start;
-  const int rows = row.prefill ? row.num_tokens : static_cast<int>(observed.sampled.size());
-  for (int k = 0; k < rows; ++k, ++position) {
-    if (!options_.eagle) {
-      add_row(step, index, position, row.token(position));
-      continue;
-    }
-    const int beyond = position + 1 - row.known_tokens();  // of the next token, behind what was known
-    if (beyond >= static_cast<int>(observed.sampled.size())) break;
-    // A row that failed has a negative token; what is computed for it is never used.
-    add_row(step, index, position, beyond < 0 ? row.token(position + 1) : std::max(observed.sampled[beyond], 0));
-    pass_.features.push_back(first + (row.prefill || observed.nodes.empty() ? k : observed.nodes[k]));
-  }
-  state.kv_len = position;
-  if (Slot* const own = slot_of(state)) {
-    own->first.clear();
-    own->choice = -1;
-  }
-  if (pass_.rows() == begin) return;
-  end_request(index, position);
-  if (!options_.eagle || observed.sampled.empty()) return;
-  pass_.keep.push_back(use_slot(state));
-  if (options_.topk == 1) slots_[state.slot].choice = static_cast<int>(pass_.logits_rows.size());
-  pass_.logits_rows.push_back(pass_.rows() - 1);
-  observed_.push_back(state);
 }
 
 }  // namespace warpweave

@@ -22,6 +22,7 @@
 #include "batch/batch_builder.h"
 #include "spec/draft_model.h"
 #include "spec/draft_options.h"
+#include "spec/draft_pages.h"
 #include "spec/draft_tree.h"
 
 namespace warpweave {
@@ -44,6 +45,7 @@ class Drafter {
   static constexpr int kMostCaughtUp = 16;  // tokens of a request that were not observed
 
   DraftModel& model() { return *model_; }
+  Status copy_pages(std::span<const PageCopy> copies);
   const DraftOptions& options() const { return options_; }
 
   // Replaces the placeholders in `proposals` (by row of the step; trees where they are no chains).
@@ -78,10 +80,11 @@ class Drafter {
 
   int32_t slot(const BatchBuilder& step, int row, int position) const;
   void add_row(const BatchBuilder& step, int row, int position, int32_t token);
-  void end_request(int row, int kv_len);
+  void end_request(const DraftRow& row, int index, int kv_len);
   void finish_pass();
   Status run(const BatchBuilder& step);
   Status start_standalone(const BatchBuilder& step, std::span<const DraftRow> rows);
+  Growing& grow(int row, int nodes);
   Status grow_chains(const BatchBuilder& step, std::span<const DraftRow> rows);
   Status grow_trees(const BatchBuilder& step, std::span<const DraftRow> rows);
   size_t plan_chain(const BatchBuilder& step, std::span<const DraftRow> rows);
@@ -94,6 +97,15 @@ class Drafter {
   Status take_level();
   void observe_row(const BatchBuilder& step, const DraftRow& row, const ObservedRow& observed, int index);
   void catch_up(const BatchBuilder& step, const DraftRow& row, int index, int feature);
+  // Positions of a row from `begin` to its start, and the hidden state that stands in for theirs.
+  struct Missing {
+    int begin = 0, feature = 0;
+  };
+  void read_missing(const BatchBuilder& step, const DraftRow& row, int index, Missing missing);
+  void begin_anew(const BatchBuilder& step, const DraftRow& row, int index, int feature);
+  bool may_go_on(const BatchBuilder& step, const DraftRow& row, int index) const;
+  void observe_standalone(const BatchBuilder& step, const DraftRow& row, const ObservedRow& observed, int index);
+  void mark(const BatchBuilder& step, int index, int begin, int end, bool written);
   Status take_first_levels();
   void forget_choices();
   Result<std::span<const DraftChoice>> take_choices();
@@ -104,6 +116,8 @@ class Drafter {
   std::unique_ptr<DraftModel> model_;
   const DraftOptions options_;
   const int cache_group_;
+  const bool knows_gaps_;              // pages_ says what the model's cache holds
+  DraftPages pages_;
   std::vector<Slot> slots_;
   uint64_t clock_ = 0;
   std::vector<DraftState> observed_;   // whose first level is among the choices that are not taken yet
@@ -111,7 +125,8 @@ class Drafter {
   DraftPass pass_;
   TreeDraft trees_;                    // of those of growing_ that in_pass_ names
   std::vector<DraftPass> chain_;       // passes to come, and memory of earlier ones behind them
-  std::vector<Growing> growing_;
+  std::vector<Growing> grown_;         // memory of growing_
+  std::span<Growing> growing_;
   std::vector<int> in_pass_;           // of growing_, by request of the pass
   std::vector<int32_t> keep_;          // of observe_ahead()
   int next_kept_ = 0;

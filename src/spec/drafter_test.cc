@@ -13,9 +13,11 @@ constexpr int kPageSize = 4, kPagesOfRequest = 64;
 // Chooses 100, 101, 102, ... in the order of its logits rows, `topk` apart.
 class Recorder : public DraftModel {
  public:
-  explicit Recorder(int max_rows = 1000) : max_rows_(max_rows) {}
+  explicit Recorder(int max_rows = 1000, bool sees_from_any_page = false)
+      : max_rows_(max_rows), sees_from_any_page_(sees_from_any_page) {}
   int page_size() const override { return kPageSize; }
   int max_rows() const override { return max_rows_; }
+  bool sees_from_any_page() const override { return sees_from_any_page_; }
   size_t weight_bytes() const override { return 0; }
   size_t cache_bytes() const override { return 0; }
   Status copy_pages(std::span<const PageCopy>) override { return {}; }
@@ -64,6 +66,7 @@ class Recorder : public DraftModel {
     }
   }
   const int max_rows_;
+  const bool sees_from_any_page_;
   int32_t next_token_ = 100;
   std::vector<DraftChoice> waiting_, taken_;
 };
@@ -71,9 +74,9 @@ class Recorder : public DraftModel {
 // Requests of 10 tokens each that decode: row i has request i's last token.
 class Requests {
  public:
-  Requests(int count, const DraftOptions& options, int num_slots, int max_rows = 1000)
+  Requests(int count, const DraftOptions& options, int num_slots, int max_rows = 1000, bool sees_from_any_page = false)
       : states(count), prompts_(count), pages_(count) {
-    auto model = std::make_unique<Recorder>(max_rows);
+    auto model = std::make_unique<Recorder>(max_rows, sees_from_any_page);
     recorder = model.get();
     drafter = std::make_unique<Drafter>(std::move(model), options, num_slots, /*cache_group=*/0);
     for (int i = 0; i < count; ++i) {
@@ -241,6 +244,50 @@ TEST(Drafter, EagleCatchesUpWithWhatItWasNotShown) {
   EXPECT_EQ(pass.q_indptr, (std::vector<int32_t>{0, 5, 6}));
   EXPECT_EQ(pass.logits_rows, (std::vector<int32_t>{4, 5}));
   EXPECT_NE(requests.draft({0}, 3)[0].tokens[0], 0);
+}
+
+// Where a model can, it sees nothing of a text that it did not follow but what it reads of the page at hand.
+TEST(Drafter, EagleBeginsAnewBehindWhatItDidNotFollow) {
+  Requests requests(2, kEagleChain, 2, /*max_rows=*/1000, /*sees_from_any_page=*/true);
+  requests.states[0].kv_len = 0;
+  requests.observe({0, 1});
+  ASSERT_EQ(requests.recorder->passes.size(), 1u);
+  const DraftPass& read = requests.recorder->passes[0];
+  EXPECT_EQ(read.positions, (std::vector<int32_t>{8, 9, 9}));
+  EXPECT_EQ(read.features, (std::vector<int32_t>{0, 0, 1}));
+  EXPECT_EQ(read.first_pages, (std::vector<int32_t>{2, 0})) << "request 1 was followed";
+  EXPECT_EQ(read.kv_lens, (std::vector<int32_t>{2, 10}));
+  requests.draft({0}, 3);
+  const DraftPass& chain = requests.recorder->passes.back();
+  EXPECT_EQ(chain.first_pages, std::vector<int32_t>{2});
+  EXPECT_EQ(chain.positions, std::vector<int32_t>{10});
+  EXPECT_EQ(chain.kv_lens, std::vector<int32_t>{3});
+}
+
+// A model of its own reads a text from the start instead, once it drafts for it.
+TEST(Drafter, AStandaloneModelReadsAllThatItDidNotFollow) {
+  Requests requests(1, kStandaloneChain, 0, /*max_rows=*/1000, /*sees_from_any_page=*/true);
+  requests.draft({0}, 2);
+  EXPECT_EQ(requests.recorder->passes[0].rows(), 10);
+  EXPECT_EQ(requests.recorder->passes[0].first_pages, std::vector<int32_t>{0});
+}
+
+TEST(DraftPages, KnowsWhichTokensAreThere) {
+  DraftPages pages(4);
+  const std::vector<int32_t> text = {7, 3, 9};
+  for (int position = 0; position < 10; ++position) pages.written(text[position / 4], position % 4);
+  EXPECT_EQ(pages.tokens(9), 2);
+  EXPECT_EQ(pages.begin_before(text.data(), 9), 0);
+  pages.copied({.src_page = 3, .dst_page = 5, .num_tokens = 3});
+  EXPECT_EQ(pages.tokens(5), 3);
+  pages.skipped(3, 3);
+  EXPECT_EQ(pages.begin_before(text.data(), 9), 8) << "page 3 is not whole";
+  pages.written(3, 3);
+  EXPECT_EQ(pages.begin_before(text.data(), 9), 0);
+  pages.written(3, 0);  // another text has the page now
+  EXPECT_EQ(pages.tokens(3), 1);
+  pages.written(11, 2);
+  EXPECT_EQ(pages.tokens(11), 0) << "the tokens before are missing";
 }
 
 TEST(Drafter, WhoWasNotSeenForLongestGivesItsSlotUp) {

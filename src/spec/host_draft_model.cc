@@ -23,9 +23,10 @@ void HostDraftModel::fill_batch(const DraftPass& pass, const BatchBuilder& step,
   }
   page_table_.clear();
   const int stride = step.batch().page_table_stride;
-  for (const int32_t row : pass.requests) {
-    const int32_t* const pages = step.pages_of(row, parts_.cache_group);
-    page_table_.insert(page_table_.end(), pages, pages + stride);
+  for (int r = 0; r < pass.num_requests(); ++r) {
+    const int32_t* const pages = step.pages_of(pass.requests[r], parts_.cache_group);
+    page_table_.insert(page_table_.end(), pages + pass.first_pages[r], pages + stride);
+    page_table_.resize(static_cast<size_t>(r + 1) * stride);
   }
   batch.num_reqs = pass.num_requests();
   batch.num_tokens = pass.rows();

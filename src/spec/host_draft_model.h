@@ -32,6 +32,7 @@ class HostDraftModel : public DraftModel {
   int page_size() const override { return parts_.cache->shape().page_size; }
   int max_rows() const override { return INT32_MAX; }
   bool chooses_at_once() const override { return true; }
+  bool sees_from_any_page() const override { return true; }
   size_t weight_bytes() const override { return parts_.model->weight_bytes() + parts_.head.size_bytes(); }
   size_t cache_bytes() const override { return parts_.cache->size_bytes(); }
   Status copy_pages(std::span<const PageCopy> copies) override;
