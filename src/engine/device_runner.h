@@ -54,6 +54,7 @@ struct DeviceStep {
   std::vector<SampleRow> sample_rows;  // by sample slot
   std::vector<std::pair<SamplerState*, std::vector<int32_t>>> resumed;  // outputs to start from
   double host_us = 0;                  // until launch() returned
+  bool waited_for_next = false;        // it is waited for before another is launched, most likely
   SteadyClock::time_point launched_at{};
   // In and out.
   std::vector<InputLogprob> input_logprobs;
@@ -67,6 +68,7 @@ struct DeviceStep {
   double overhead_us = 0;              // device time from the last forward's end to this one's start
   double device_us = 0;                // of the whole step
   double draft_us = 0;                 // of that, the draft model's
+  double cpu_us = 0, draft_cpu_us = 0; // the same in CPU time of the thread that ran it; 0: the device is no CPU
   SteadyClock::time_point ended_at{};  // when the host knew that it was done
   bool first_of_shape = false;         // something was made for it that later steps use, too: its time tells nothing
 
@@ -103,6 +105,8 @@ class DeviceRunner {
   virtual ~DeviceRunner() = default;
   virtual void launch(DeviceStep* step) = 0;
   virtual void wait(DeviceStep* step) = 0;
+  // Whether wait() itself runs steps of which DeviceStep::waited_for_next says so: they have not begun before.
+  virtual bool runs_within_wait() const { return false; }
   // Any thread; empty where there are no experts, or the device does not count.
   virtual std::vector<ExpertLayerLoad> expert_load() const { return {}; }
 };

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "base/resident_memory.h"
+#include "base/thread_deadline.h"
 
 namespace warpweave {
 namespace {
@@ -16,17 +17,26 @@ bool wants_logits(const DeviceStep& step, int first, int count) {
          std::any_of(step.input_logprobs.begin(), step.input_logprobs.end(), inside);
 }
 
-// Adds the time of its life.
+template <typename Duration>
+double in_us(Duration time) {
+  return std::chrono::duration<double, std::micro>(time).count();
+}
+
+// Adds the time of its life, and the thread's CPU time.
 class TimeSpent {
  public:
-  explicit TimeSpent(double& total_us) : total_us_(total_us) {}
-  ~TimeSpent() { total_us_ += std::chrono::duration<double, std::micro>(SteadyClock::now() - begun_).count(); }
+  TimeSpent(double& total_us, double& total_cpu_us) : total_us_(total_us), total_cpu_us_(total_cpu_us) {}
+  ~TimeSpent() {
+    total_us_ += in_us(SteadyClock::now() - begun_);
+    total_cpu_us_ += in_us(thread_time() - cpu_begun_);
+  }
   TimeSpent(const TimeSpent&) = delete;
   TimeSpent& operator=(const TimeSpent&) = delete;
 
  private:
-  double& total_us_;
+  double &total_us_, &total_cpu_us_;
   const SteadyClock::time_point begun_ = SteadyClock::now();
+  const std::chrono::nanoseconds cpu_begun_ = thread_time();
 };
 
 }  // namespace
@@ -47,6 +57,11 @@ void DeviceWorker::launch(DeviceStep* step) {
   {
     std::lock_guard lock(mutex_);
     step->done = false;
+    if (left_ != nullptr) queue_.push_back(std::exchange(left_, nullptr));  // it comes first
+    if (step->waited_for_next && queue_.empty() && !running_) {
+      left_ = step;
+      return;
+    }
     queue_.push_back(step);
   }
   launched_.notify_one();
@@ -54,7 +69,15 @@ void DeviceWorker::launch(DeviceStep* step) {
 
 void DeviceWorker::wait(DeviceStep* step) {
   std::unique_lock lock(mutex_);
+  if (left_ == step) {
+    left_ = nullptr;
+    forward_end_ = {};  // as behind any pause of the device
+    run_or_fail(*step);
+    forward_end_ = {};
+    step->done = true;
+  }
   finished_.wait(lock, [&] { return step->done; });
+  step->ended_at = SteadyClock::now();
 }
 
 Result<int64_t> DeviceWorker::rehearse(const WidestStep& widest) {
@@ -94,6 +117,7 @@ void DeviceWorker::finish(bool& done) {
   {
     std::lock_guard lock(mutex_);
     done = true;
+    running_ = false;
   }
   finished_.notify_one();
 }
@@ -113,6 +137,7 @@ void DeviceWorker::loop() {
         if (queue_.empty()) return;
         step = queue_.front();
         queue_.pop_front();
+        running_ = true;
       }
     }
     if (rehearsal != nullptr) {
@@ -141,7 +166,8 @@ void DeviceWorker::run_or_fail(DeviceStep& step) noexcept {
 }
 
 void DeviceWorker::run(DeviceStep& step) {
-  const auto begun = SteadyClock::now();
+  step.device_us = step.draft_us = step.cpu_us = step.draft_cpu_us = 0;
+  const TimeSpent spent(step.device_us, step.cpu_us);
   for (auto& [state, output_ids] : step.resumed) state->reset_output(output_ids);
   Status intact;
   if (parts_.canary != nullptr) intact = parts_.canary->apply(step.page_events);
@@ -151,13 +177,12 @@ void DeviceWorker::run(DeviceStep& step) {
   }
   if (parts_.recurrent != nullptr) parts_.recurrent->states.copy(step.state_loads);
   step.builder.patch_futures(last_sampled_);
-  step.draft_us = 0;
   if (intact.ok() && parts_.drafter != nullptr) intact = draft(step);
   const ForwardBatch& batch = step.builder.batch();
 
   const auto forward_start = SteadyClock::now();
   if (forward_end_ != SteadyClock::time_point{}) {
-    step.overhead_us = std::chrono::duration<double, std::micro>(forward_start - forward_end_).count();
+    step.overhead_us = in_us(forward_start - forward_end_);
   }
   step.status = intact.ok() ? parts_.attention->init_forward_metadata(batch) : intact;
   if (step.status.ok()) {
@@ -179,13 +204,12 @@ void DeviceWorker::run(DeviceStep& step) {
   if (!step.sampled_begin.empty()) step.status = keep_accepted(step);
   if (step.status.ok() && parts_.drafter != nullptr) step.status = observe(step);
   last_sampled_ = step.sampled_ids;
-  step.device_us = std::chrono::duration<double, std::micro>(SteadyClock::now() - begun).count();
 }
 
 // The draft model's guesses in place of the room that was kept for them.
 Status DeviceWorker::draft(DeviceStep& step) {
-  const TimeSpent spent(step.draft_us);
-  WW_RETURN_IF_ERROR(parts_.drafter->model().copy_pages(step.copies));
+  const TimeSpent spent(step.draft_us, step.draft_cpu_us);
+  WW_RETURN_IF_ERROR(parts_.drafter->copy_pages(step.copies));
   if (step.proposals.empty()) return {};
   WW_RETURN_IF_ERROR(parts_.drafter->draft(step.builder, step.draft_rows, step.proposals));
   step.builder.replace_proposals(step.proposals);
@@ -194,7 +218,7 @@ Status DeviceWorker::draft(DeviceStep& step) {
 
 // Shows the draft model what became of the step's rows.
 Status DeviceWorker::observe(DeviceStep& step) {
-  const TimeSpent spent(step.draft_us);
+  const TimeSpent spent(step.draft_us, step.draft_cpu_us);
   observed_rows(step, walk_, observed_);
   return parts_.drafter->observe(step.builder, step.draft_rows, observed_);
 }

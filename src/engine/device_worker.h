@@ -1,6 +1,7 @@
 // The CPU as a device: one thread that runs prepared steps in order - copies, forward, sampling -
-// while the engine thread prepares the next one. The model, cache and backend are used by this
-// thread only.
+// while the engine thread prepares the next one. A step that the engine only waits for is run by
+// the engine's own thread: to wake another and to be woken takes time that a small model's step
+// feels. The model, cache and backend are used by one of the two at a time.
 #pragma once
 
 #include <condition_variable>
@@ -50,6 +51,7 @@ class DeviceWorker : public DeviceRunner {
 
   void launch(DeviceStep* step) override;
   void wait(DeviceStep* step) override;
+  bool runs_within_wait() const override { return true; }
   std::vector<ExpertLayerLoad> expert_load() const override {
     const ExpertLoad* load = parts_.model->expert_load();
     return load != nullptr ? load->summary() : std::vector<ExpertLayerLoad>();
@@ -94,6 +96,8 @@ class DeviceWorker : public DeviceRunner {
   std::condition_variable finished_;
   Rehearsal* rehearsal_ = nullptr;     // asked for and not begun
   std::deque<DeviceStep*> queue_;
+  DeviceStep* left_ = nullptr;         // launched, and left to who waits for it
+  bool running_ = false;               // the thread has a step
   bool stopping_ = false;
   std::thread thread_;
 };

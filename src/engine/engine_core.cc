@@ -58,6 +58,11 @@ void EngineCore::loop() {
   }
 }
 
+// Whether the step has room for guesses: then the next one is made of what came of it.
+static bool checks_guesses(const Step& step) {
+  return std::any_of(step.rows.begin(), step.rows.end(), [](const StepRow& row) { return row.max_proposals > 0; });
+}
+
 void EngineCore::run_step() {
   const bool overlap = options_.scheduler.overlap_depth > 0;
   const auto idle_since = std::exchange(idle_since_, {});
@@ -68,6 +73,7 @@ void EngineCore::run_step() {
   DeviceStep* launched = step.empty() ? nullptr : prepare(step);
   if (launched != nullptr) {
     to_trim_ = true;
+    launched->waited_for_next = !overlap || checks_guesses(step);
     launched->launched_at = SteadyClock::now();
     runner_->launch(launched);
     (launched_[0] == nullptr ? launched_[0] : launched_[1]) = launched;
@@ -148,6 +154,7 @@ void EngineCore::reset(const Status& why) {
 // once, which would miss that step by little; the device is busy for about a decode step at least.
 std::chrono::microseconds EngineCore::patience() const {
   if (running_ == nullptr) return scheduler_->idle() ? kUntilItComes : std::chrono::microseconds(0);
+  if (running_->waited_for_next && runner_->runs_within_wait()) return std::chrono::microseconds(0);
   return std::chrono::microseconds(request_ended_ ? static_cast<int64_t>(last_decode_us_ / 4) : 0);
 }
 
