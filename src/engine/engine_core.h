@@ -91,7 +91,7 @@ class EngineCore : public Engine {
   void start_request(std::unique_ptr<LiveRequest>& arrived);
   DeviceStep* prepare(const Step& step);
   void propose(const Step& step, DeviceStep& device_step);
-  bool anyone_guesses() const;
+  bool anyone_guesses();
   bool follows(const StepRow& row) const;
   bool pays_to_jump();
   ProposalCall proposal_call(const LiveRequest& request, int max_tokens) const;

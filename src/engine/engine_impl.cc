@@ -293,7 +293,8 @@ void set_proposer(const EngineOptions& options, bool gpu, ServePlan& plan, Engin
   core.drafts = plan.draft.has_value();
   core.accept = accept_thresholds(options.args);
   if (plan.draft && adapts_length(options.args, plan.attention.speculation, gpu)) {
-    core.adaptive = {.max_length = plan.draft->options.num_steps, .whole_batch = gpu || options.whole_batch_lengths};
+    core.adaptive = {.max_length = plan.draft->options.num_steps, .whole_batch = gpu || options.whole_batch_lengths,
+                     .knows_first = plan.draft->options.eagle};
   }
   core.proposer = core.owned_proposer.get();
   core.proposes_forced = plan.jump_forward || plan.attention.speculation.algorithm == "NGRAM";

@@ -10,16 +10,18 @@
 namespace warpweave {
 
 void EngineCore::propose(const Step& step, DeviceStep& device_step) {
-  device_step.proposals.clear();
   device_step.sampled_begin.clear();
   if (options_.proposer == nullptr && !forced_) return;
   bool any = false;
+  device_step.proposals.resize(step.rows.size());
+  for (Proposal& proposal : device_step.proposals) proposal.clear();
   if (forced_) forced_->set_rows(static_cast<int>(step.rows.size()));
   if (lengths_) plan_lengths(step);
   int left = options_.scheduler.max_step_proposals;
   const int share = options_.proposer != nullptr ? left / std::max(static_cast<int>(step.rows.size()), 1) : left;
-  for (const StepRow& row : step.rows) {
-    Proposal& proposal = device_step.proposals.emplace_back();
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    const StepRow& row = step.rows[i];
+    Proposal& proposal = device_step.proposals[i];
     const auto& request = *static_cast<LiveRequest*>(row.user);
     // A request that wants each token's state gets them one by one.
     int max_tokens = request.request.states == StateWish::none ? std::min({row.max_proposals, share, left}) : 0;
@@ -73,7 +75,13 @@ bool EngineCore::pays_to_jump() {
   return pays;
 }
 
-bool EngineCore::anyone_guesses() const {
+// Whether the next step is to have room for a draft model's guesses.
+bool EngineCore::anyone_guesses() {
+  planned_.clear();
+  for (const auto& [id, request] : requests_) {
+    if (!request->answered && !request->output_ids.empty()) planned_.push_back(&request->draft_length);
+  }
+  lengths_->wake(planned_);
   return std::any_of(requests_.begin(), requests_.end(),
                      [](const auto& entry) { return !entry.second->answered && !entry.second->draft_length.asleep; });
 }
@@ -107,12 +115,16 @@ void EngineCore::learn_lengths(const DeviceStep& device_step) {
   const std::chrono::duration<double, std::micro> since_last = now - std::exchange(last_step_end_, now);
   if (prefills) return;
   const bool alike = rows_before == rows.size() && !device_step.first_of_shape;
+  const bool waited = alike && device_step.waited_for_next;
+  // Other programs stop some steps, and say nothing about guesses: where CPU time is known, that is what counts.
+  const bool by_cpu = device_step.cpu_us > 0;
   DraftedStep done = {.requests = static_cast<int>(rows.size()),
                       .tokens = static_cast<int>(device_step.sampled_ids.size()),
                       .follows = is_followed(device_step),
-                      .step_us = device_step.device_us,
-                      .draft_us = device_step.draft_us,
-                      .since_last_us = alike ? since_last.count() : 0};
+                      .step_us = by_cpu ? device_step.cpu_us : device_step.device_us,
+                      .draft_us = by_cpu ? device_step.draft_cpu_us : device_step.draft_us,
+                      .since_last_us = alike ? since_last.count() : 0,
+                      .waited_us = waited ? std::max(0.0, since_last.count() - device_step.device_us) : 0};
   const std::vector<int>& begin = device_step.sampled_begin;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Proposal& proposal = proposal_of(device_step.proposals, i);

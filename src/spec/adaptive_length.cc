@@ -46,14 +46,46 @@ void AdaptiveLength::outcome(LengthState& state, int guesses, int accepted) {
   }
 }
 
+// Of the draft model, for chains of so many: the first guess is what a head said when it followed the text.
+int AdaptiveLength::passes(int levels) const { return options_.knows_first ? std::max(0, levels - 1) : levels; }
+
+bool AdaptiveLength::Costs::believed_vain() const { return slept >= kSleepersBelieved; }
+
+void AdaptiveLength::sleep(LengthState& state, Costs& costs) const {
+  state.asleep = true;
+  state.slept_bucket = static_cast<int>(&costs - costs_.data());
+  state.slept_epoch = costs.epoch;
+}
+
 LengthState AdaptiveLength::begin(int running) {
-  Costs& costs = costs_of(running);
   LengthState out = {.right = right_, .trials_left = kTrials};
-  if (costs.slept < kSleepersBelieved) return out;
-  const double trials_us = kTrials * (costs.keep.value + costs.level.value + costs.guess.value);
-  out.asleep = costs.since_scout * costs.plain.value * kTrialShare < trials_us;
-  if (!out.asleep) costs.since_scout = 0;
+  Costs& costs = costs_of(running);
+  if (costs.believed_vain()) sleep(out, costs);
   return out;
+}
+
+void AdaptiveLength::wake(std::span<LengthState* const> states) {
+  if (states.empty()) return;
+  const auto bucket = cost_bucket(static_cast<int>(states.size()));
+  Costs& costs = costs_[bucket];
+  const auto wake = [](LengthState& state) {
+    state.asleep = state.guessed = state.scout = false;
+    state.trials_left = kTrials;
+  };
+  bool all_sleep = true;
+  for (LengthState* state : states) {
+    const bool elsewhere = state->slept_bucket != bucket || state->slept_epoch != costs.epoch;
+    if (state->asleep && elsewhere && !costs.believed_vain()) wake(*state);
+    all_sleep &= state->asleep;
+  }
+  const double trial_us =
+      costs.keep.value + costs.wait.value + passes(1) * costs.level.value + costs.guess.value;
+  const double trials_us = kTrials * trial_us;
+  if (!all_sleep || costs.since_scout * costs.plain.value * kTrialShare < trials_us) return;
+  LengthState& scout = *states[costs.scouts++ % states.size()];
+  wake(scout);
+  scout.scout = true;
+  costs.since_scout = 0;
 }
 
 // Guesses that each gain more than they cost, at `guess_price` tokens.
@@ -70,7 +102,7 @@ int AdaptiveLength::best_length(std::span<LengthState* const> states, int reques
   double best_rate = plain_rate * kLeastGain;
   int best = 0;
   for (int longest = 1; longest <= std::min(most, options_.max_length); ++longest) {
-    double tokens = requests, time = costs.plain.value + costs.keep.value;
+    double tokens = requests, time = costs.plain.value + costs.keep.value + costs.wait.value;
     int levels = 0;
     for (const LengthState* state : states) {
       if (state->asleep) continue;
@@ -80,7 +112,7 @@ int AdaptiveLength::best_length(std::span<LengthState* const> states, int reques
       time += length * costs.guess.value;
       levels = std::max(levels, length);
     }
-    time += levels * costs.level.value;
+    time += passes(levels) * costs.level.value;
     if (tokens / time <= best_rate) continue;
     best_rate = tokens / time;
     best = longest;
@@ -99,15 +131,19 @@ bool AdaptiveLength::doubted(Costs& costs) const {
 }
 
 // `tries`: how many requests may still try in this step.
-void AdaptiveLength::try_or_sleep(LengthState& state, int& tries, Costs& costs) {
+void AdaptiveLength::try_or_sleep(LengthState& state, int& tries, Costs& costs) const {
   if (state.asleep) return;
-  if (state.trials_left > 0 && tries > 0) {
+  const bool believed = costs.believed_vain() && !state.scout;
+  const bool has_none = options_.knows_first && state.first < 0;
+  if (state.trials_left == 0 || (believed && !state.guessed)) {
+    sleep(state, costs);
+    ++costs.slept;
+  } else if (believed || has_none) {
+    --state.trials_left;
+  } else if (tries > 0) {
     --tries;
     --state.trials_left;
     state.length = 1;
-  } else if (state.trials_left == 0 || costs.slept >= kSleepersBelieved) {
-    state.asleep = true;
-    ++costs.slept;
   }
 }
 
@@ -128,13 +164,16 @@ void AdaptiveLength::plan(std::span<LengthState* const> states, int requests, in
   int tries = 1;
   if (known) tries = std::max(tries, static_cast<int>(costs.plain.value / (2 * std::max(costs.guess.value, 1.0))));
   for (LengthState* state : states) {
-    if (pays && !state->asleep && own_length(usually(*state), 1, guess_price) > 0) {
+    const bool has_some = !options_.knows_first || state->first >= 0;
+    if (pays && has_some && !state->asleep && own_length(usually(*state), 1, guess_price) > 0) {
       state->length = std::max(1, own_length(now(*state), longest, guess_price));
     }
     if (state->length == 0) {
       try_or_sleep(*state, tries, costs);
     } else {
       state->trials_left = kTrials;
+      state->guessed = true;
+      if (costs.believed_vain()) ++costs.epoch;
       costs.slept = 0;
     }
   }
@@ -143,21 +182,23 @@ void AdaptiveLength::plan(std::span<LengthState* const> states, int requests, in
 void AdaptiveLength::measured(const DraftedStep& step) {
   Costs& costs = costs_of(step.requests);
   const double target_us = step.step_us - step.draft_us;
+  if (step.waited_us > 0) costs.wait.add(step.waited_us);
   if (step.guesses == 0) {
     costs.plain.add_cautiously(target_us);
     costs.since_plain = 0;
-    if (step.draft_us > 0) costs.keep.add(step.draft_us);
+    if (step.follows) costs.keep.add(step.draft_us);
     return;
   }
   if (costs.plain.count == 0) return;
   if (target_us < costs.plain.value) costs.plain.add_cautiously(target_us);  // without guesses it had not been slower
   if (costs.planned) {
     ++costs.proof_steps;
-    costs.proof_us += step.step_us;
+    costs.proof_us += step.step_us + step.waited_us;
     costs.proof_promised_us += costs.plain.value * step.tokens / step.requests;
   }
   costs.guess.add(std::max(0.0, target_us - costs.plain.value) / step.guesses);
-  if (step.levels > 0) costs.level.add(std::max(0.0, step.draft_us - costs.keep.value) / step.levels);
+  if (step.levels > 0 && passes(step.levels) == 0) costs.keep.add(step.draft_us);
+  if (passes(step.levels) > 0) costs.level.add(std::max(0.0, step.draft_us - costs.keep.value) / passes(step.levels));
 }
 
 }  // namespace warpweave

@@ -2,8 +2,9 @@
 //
 // The rule.
 // - Cost: a step of n requests takes plain(n) without guesses, and with them plain(n) + keep(n), what the draft model
-//   spends on following the text, + pass(n) for each level of guesses + guess(n) for each guess that is checked. All
-//   are running means of measured steps, n by powers of two.
+//   spends on following the text, + wait(n), while the device has nothing to do because the step was not made beside
+//   the one before, + pass(n) for each pass that drafts + guess(n) for each guess that is checked. All are running
+//   means of measured steps, n by powers of two.
 // - Plan: the longest length is the one with most tokens a second; a request gets fewer guesses where another one of
 //   its own would gain less than it costs. None, where that is not kLeastGain better than a step without.
 // - Sureness: where some number pays, it is that for how often guesses came true, of all requests, behind a first one
@@ -11,9 +12,12 @@
 //   and short elsewhere, of one guess at least.
 // - Trials: a request for which nothing is planned tries one guess in each of kTrials steps, then it sleeps: it guesses
 //   no more, and the draft model follows its text no longer.
-//   As many try in a step as cost half a step; where two in a row fell asleep, the others do at once, and those
-//   that come sleep from the start, but one whenever kTrialShare of the time since the last such would pay its trials.
-//   So what does not pay costs little, and is found when it pays again.
+//   As many try in a step as cost half a step; where two in a row fell asleep, the others do at once, but those that
+//   guessed before with fewer beside them stay awake for kTrials steps, and those that come then sleep from the start.
+//   So what does not pay costs little.
+// - Waking: one that sleeps wakes where n became one with which guesses may pay. Where all sleep, one of them is woken
+//   as a scout whenever kTrialShare of the time since the last would pay its trials; if it finds that guesses pay, all
+//   wake. The draft model sees nothing of what it did not follow (Drafter).
 // - Proof: where kProofSteps steps with planned guesses gave fewer tokens a second than plain(n) promises, nothing is
 //   planned at this n for kDoubtSteps steps, whatever the means say.
 // - One step in kEarlyRefreshSteps goes without guesses, to measure plain(n), later one in kRefreshSteps.
@@ -39,6 +43,7 @@ class AdaptiveLength : public LengthPlanner {
   explicit AdaptiveLength(const AdaptiveOptions& options);
 
   LengthState begin(int running) override;
+  void wake(std::span<LengthState* const> states) override;
   void plan(std::span<LengthState* const> states, int requests, int most) override;
   void measured(const DraftedStep& step) override;
   void outcome(LengthState& state, int guesses, int accepted) override;
@@ -50,14 +55,17 @@ class AdaptiveLength : public LengthPlanner {
     double tokens(int length) const;
   };
   struct Costs {
-    RunningCost plain, keep, level, guess;  // in microseconds
+    RunningCost plain, keep, wait, level, guess;  // in microseconds
     int since_plain = 0;
     // Of planned guesses: what came of the steps since the last judgement.
     bool planned = false;
     int proof_steps = 0, doubt_steps = 0;
     double proof_us = 0, proof_promised_us = 0;
     int slept = 0;                   // requests in a row that fell asleep
-    int since_scout = 0;             // steps since a request came that was to try although those before slept
+    int epoch = 0;                   // how often it was found that guesses pay after all
+    int since_scout = 0;             // steps since one was woken that was to try although all slept
+    int scouts = 0;
+    bool believed_vain() const;
   };
   Costs& costs_of(int requests) { return costs_[cost_bucket(requests)]; }
   const Costs& costs_of(int requests) const { return costs_[cost_bucket(requests)]; }
@@ -66,8 +74,10 @@ class AdaptiveLength : public LengthPlanner {
   static int own_length(const Rights& rights, int longest, double guess_price);
   using RightsOf = Rights (AdaptiveLength::*)(const LengthState& state) const;
   int best_length(std::span<LengthState* const> states, int requests, int most, RightsOf rights) const;
+  int passes(int levels) const;
   bool doubted(Costs& costs) const;
-  void try_or_sleep(LengthState& state, int& tries, Costs& costs);
+  void sleep(LengthState& state, Costs& costs) const;
+  void try_or_sleep(LengthState& state, int& tries, Costs& costs) const;
 
   const AdaptiveOptions options_;
   std::array<Rights, kSurenesses> by_sureness_;  // by how sure the draft model was of the first guess

@@ -23,9 +23,10 @@ DraftRoom::DraftRoom(const DraftOptions& options) : options_(options) {
 }
 
 void DraftRoom::propose(const ProposalCall& call, Proposal& out) {
-  if (lookup_) {
+  const int most_found = std::min(call.max_tokens, kCheapRows / std::max(call.step_requests, 1) - 1);
+  if (lookup_ && most_found > 0) {
     ProposalCall all = call;
-    all.max_tokens = std::min(call.max_tokens, kCheapRows / std::max(call.step_requests, 1) - 1);
+    all.max_tokens = most_found;
     lookup_->propose(all, out);
     out.found = out.size() > 0 && lookup_->expected() >= kLeastFound;
     if (out.found) return;

@@ -17,6 +17,7 @@ namespace warpweave {
 struct AdaptiveOptions {
   int max_length = 1;
   bool whole_batch = false;    // BatchLength's rule
+  bool knows_first = false;    // AdaptiveLength: who has not said how sure the first guess is has none (heads)
 };
 
 // What is known of one request.
@@ -24,8 +25,11 @@ struct LengthState {
   double right = 0;            // probability that a guess comes true, if those before it did
   double first = -1;           // of the coming step's first guess, as the draft model says; negative: unknown
   int trials_left = 0;         // steps with guesses although they seem not to pay
-  bool scout = false;          // BatchLength: tries where others sleep
+  bool scout = false;          // tries where others sleep
   bool asleep = false;         // it guesses no more, and the draft model follows its text no longer
+  // AdaptiveLength: guesses were planned for it; and with how many others it fell asleep, and when.
+  bool guessed = false;
+  int slept_bucket = -1, slept_epoch = 0;
   int length = 0;              // planned for the coming step
 };
 
@@ -41,6 +45,7 @@ struct DraftedStep {
   // From the end of the step before to this one's end, as the host saw them: BatchLength reads it. 0: it tells nothing,
   // for the step before was not one of decode with as many requests, or this one made something that others use, too.
   double since_last_us = 0;
+  double waited_us = 0;        // of since_last_us, while the device had nothing to do; 0 where steps overlap
 };
 
 class LengthPlanner {
@@ -48,6 +53,8 @@ class LengthPlanner {
   virtual ~LengthPlanner() = default;
   // For a request that comes where `running` decode.
   virtual LengthState begin(int running) = 0;
+  // Before a step is made, of all that decode: some that sleep may wake.
+  virtual void wake(std::span<LengthState* const> states) { (void)states; }
   // Whether the next step is to have room for guesses, if some request is awake; else steps overlap.
   virtual bool may_guess() const { return true; }
   // Whether the draft model is to read what comes of the coming step, of requests that are awake.
