@@ -109,6 +109,7 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
   batch.kv_lens = kv_lens;
   batch.logits_rows = logits_rows;
   batch.tree_mask = tree_mask;
+  batch.state_checkpoints = built.state_checkpoints;
 }
 
 // Padding has no slot; a request whose rows begin at position 0 starts from nothing.

@@ -183,6 +183,9 @@ Status check_checkpoints(const LinearAttnBatch& batch, int request, int tokens, 
       return broken("batch.checkpoint_tokens",
                     fmt::format("request {}: {} after {}, of {} tokens", request, at, before, tokens));
     }
+    if (batch.checkpoints_end_chunks && at % kLinearAttnChunkTokens != 0 && at != tokens) {
+      return broken("batch.checkpoints_end_chunks", fmt::format("request {}: {} is within a chunk", request, at));
+    }
     before = at;
     WW_RETURN_IF_ERROR(written.add("batch.checkpoint_slots", request, batch.checkpoint_slots[i]));
   }

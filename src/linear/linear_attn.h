@@ -94,6 +94,9 @@ struct LinearAttnBatch {
   const int32_t* checkpoint_indptr = nullptr;  // [num_requests + 1], or null: none
   const int32_t* checkpoint_tokens = nullptr;
   const int32_t* checkpoint_slots = nullptr;
+  // Each of them is after a multiple of kLinearAttnChunkTokens of the call's tokens of its request, or after all: the chunks
+  // are then those of a call without checkpoints, and kernels need not find out where they are.
+  bool checkpoints_end_chunks = false;
   // target_verify and commit: [num_tokens] the parent of each node as an index within its request, smaller than its
   // own; -1: a root, which follows the request's state. null: a chain.
   const int32_t* parents = nullptr;

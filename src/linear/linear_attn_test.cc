@@ -107,6 +107,7 @@ struct TestBatch {
   std::vector<int32_t> indptr{0, 3, 5, 6}, slots{4, 0, -1}, initial{-1, 2, -1};
   std::vector<int32_t> checkpoint_indptr{0, 2, 3, 3}, checkpoint_tokens{1, 3, 2}, checkpoint_slots{5, 6, 7};
   std::vector<int32_t> parents{-1, 0, 0, -1, -1, -1}, accepted{2, -1, -1};
+  bool end_chunks = false;
   LinearAttnBatch view() const {
     LinearAttnBatch batch;
     batch.num_requests = 3;
@@ -118,6 +119,7 @@ struct TestBatch {
     batch.checkpoint_indptr = checkpoint_indptr.data();
     batch.checkpoint_tokens = checkpoint_tokens.data();
     batch.checkpoint_slots = checkpoint_slots.data();
+    batch.checkpoints_end_chunks = end_chunks;
     batch.parents = parents.data();
     batch.accepted = accepted.data();
     return batch;
@@ -143,6 +145,7 @@ TEST(LinearAttnBatch, EveryBrokenArrayIsNamed) {
            {"batch.checkpoint_tokens", [](TestBatch& b) { b.checkpoint_tokens[0] = 0; }},
            {"batch.checkpoint_slots", [](TestBatch& b) { b.checkpoint_slots[2] = 5; }},
            {"batch.checkpoint_slots", [](TestBatch& b) { b.checkpoint_slots[2] = -1; }},
+           {"batch.checkpoints_end_chunks", [](TestBatch& b) { b.end_chunks = true; }},
            {"batch.parents", [](TestBatch& b) { b.parents[1] = 1; }},
            {"batch.parents", [](TestBatch& b) { b.parents[4] = -2; }},
            {"batch.accepted", [](TestBatch& b) { b.accepted[0] = 3; }},

@@ -1,5 +1,6 @@
 // Where the chunks of a batch are. Without checkpoints request r's chunk c has index first_row / 64 + r + c: ascending, none
-// twice, and found again without a search of all. With checkpoints, where chunks end too, list_chunks makes a list first.
+// twice, and found again without a search of all. With checkpoints within chunks, which then end there, list_chunks makes a list
+// first.
 #pragma once
 
 #include "linear/cuda/gates.cuh"

@@ -242,7 +242,7 @@ void ChunkedLinearKernel::chunks(const LinearAttnCall& call, bool writes_state) 
     if (p.batch.max_q_tokens <= kFewNodes) return norm(call, p);
   }
   p.work.grid_chunks = static_cast<int>(call.batch->num_tokens / kChunk) + call.batch->num_requests;
-  if (p.batch.checkpoint_indptr != nullptr) {
+  if (p.batch.checkpoint_indptr != nullptr && !p.batch.checkpoints_end_chunks) {
     p.work.list = w.list;
     p.work.list_first = w.list_first;
     device_->list_chunks(p, call.stream);

@@ -74,6 +74,7 @@ class HostDevice : public LinearDevice {
     run(p.linear.v_heads, p.blocks, kRowsThreads, 0, [&] { linear::norm_rows(p); });
   }
   void list_chunks(const LinearParams& p, void*) override {
+    EXPECT_FALSE(p.batch.checkpoints_end_chunks);
     run(1, 1, kListThreads, 0, [&] { linear::list_chunks(p, const_cast<Chunk*>(p.work.list), const_cast<int*>(p.work.list_first)); });
   }
   void prepare(const LinearParams& p, DType element, void*) override {
@@ -195,8 +196,11 @@ TEST(ChunkedLinearKernel, CheckpointsAreTheStatesOfCallsThatEndThere) {
       LinearAttnCase c = testing_linear::checkpoints_case(kind);
       c.lengths = {200, 64, -3, 130};
       c.activation = c.out = DType::bf16;
-      const auto result = testing_linear::run_in_pieces(kernel, c);
-      EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << wgmma << ": " << result.text;
+      for (const bool whole_chunks : {false, true}) {
+        c.whole_chunks = whole_chunks;
+        const auto result = testing_linear::run_in_pieces(kernel, c);
+        EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << wgmma << " " << whole_chunks << ": " << result.text;
+      }
     }
   }
 }

@@ -84,6 +84,7 @@ TEST_P(LinearGpu, CheckpointsAreTheStatesOfCallsThatEndThere) {
         LinearAttnCase c = testing_linear::checkpoints_case(kind);
         c.shape.k_dim = c.shape.v_dim = dim;
         c.exact = exact;
+        c.whole_chunks = dim == 128;
         c.activation = c.out = exact ? DType::f32 : DType::bf16;
         const auto result = testing_linear::run_in_pieces(kernel, c);
         EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << dim << " " << exact << ": " << result.text;
@@ -94,8 +95,11 @@ TEST_P(LinearGpu, CheckpointsAreTheStatesOfCallsThatEndThere) {
     alone.shape.v_heads = 1;
     alone.activation = alone.out = DType::bf16;
     alone.conv = false;
-    const auto result = testing_linear::run_in_pieces(kernel, alone);
-    EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " alone: " << result.text;
+    for (const bool whole_chunks : {false, true}) {
+      alone.whole_chunks = whole_chunks;
+      const auto result = testing_linear::run_in_pieces(kernel, alone);
+      EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " alone " << whole_chunks << ": " << result.text;
+    }
   }
 }
 

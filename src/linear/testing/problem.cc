@@ -101,12 +101,14 @@ void LinearAttnProblem::make_starts() {
   if (case_.start != Start::own_slot) batch_.initial_slots = initial_.data();
 }
 
-// After the first token, in the middle and at the end, where a request has them.
+// After the first token, in the middle and at the end, where a request has them; or after whole chunks and at the end.
 void LinearAttnProblem::make_checkpoints() {
   checkpoint_indptr_.push_back(0);
   for (int length : case_.lengths) {
     std::vector<int> at;
-    for (int tokens : {1, length / 2, std::min(length, kLinearAttnChunkTokens), length}) {
+    const int last_whole = length / kLinearAttnChunkTokens * kLinearAttnChunkTokens;
+    const int first = case_.whole_chunks ? kLinearAttnChunkTokens : 1, middle = case_.whole_chunks ? last_whole : length / 2;
+    for (int tokens : {first, middle, std::min(length, kLinearAttnChunkTokens), length}) {
       if (tokens >= 1 && tokens <= length) at.push_back(tokens);
     }
     std::sort(at.begin(), at.end());
@@ -119,6 +121,7 @@ void LinearAttnProblem::make_checkpoints() {
   batch_.checkpoint_indptr = checkpoint_indptr_.data();
   batch_.checkpoint_tokens = checkpoint_tokens_.data();
   batch_.checkpoint_slots = checkpoint_slots_.data();
+  batch_.checkpoints_end_chunks = case_.whole_chunks;
 }
 
 void LinearAttnProblem::make_tree() {

@@ -23,6 +23,16 @@ std::pair<int, int> single_rows(const ForwardBatch& batch) {
   return front >= batch.num_reqs - back ? std::pair(0, front) : std::pair(back, batch.num_reqs);
 }
 
+bool checkpoints_end_chunks(const ForwardBatch& batch) {
+  const StateCheckpointArrays& checkpoints = batch.state_checkpoints;
+  for (int r = 0; r + 1 < static_cast<int>(checkpoints.indptr.size()); ++r) {
+    for (int i = checkpoints.indptr[r]; i < checkpoints.indptr[r + 1]; ++i) {
+      if (checkpoints.tokens[i] % kLinearAttnChunkTokens != 0 && checkpoints.tokens[i] != batch.q_len(r)) return false;
+    }
+  }
+  return !checkpoints.indptr.empty();
+}
+
 }  // namespace
 
 void GpuRecurrentRows::add_part(const ForwardBatch& batch, int first, int end, LinearAttnPhase phase) {
@@ -40,6 +50,7 @@ void GpuRecurrentRows::add_part(const ForwardBatch& batch, int first, int end, L
   part.batch.checkpoint_indptr = batch.device.checkpoint_indptr + first;
   part.batch.checkpoint_tokens = batch.device.checkpoint_tokens;
   part.batch.checkpoint_slots = batch.device.checkpoint_slots;
+  part.batch.checkpoints_end_chunks = checkpoints_end_chunks(batch);
 }
 
 // A step that computes prompts beside others' tokens runs each in kernels of its own.
