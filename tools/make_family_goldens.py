@@ -151,6 +151,7 @@ HYBRID = dict(rope("default", partial_rotary_factor=0.25), num_hidden_layers=3,
               linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16, linear_conv_kernel_dim=4)
 
 FAMILIES |= {
+    "qwen3_5-bias": ("qwen3_5_text", dict(HYBRID, attention_bias=True, tie_word_embeddings=True), "bfloat16"),
     "qwen3_5": ("qwen3_5_text", dict(HYBRID, tie_word_embeddings=True), "bfloat16"),
     "qwen3_5-moe": ("qwen3_5_moe_text", dict(HYBRID, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24,
                                              shared_expert_intermediate_size=40), "bfloat16"),

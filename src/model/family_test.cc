@@ -186,8 +186,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "starcoder2", "falcon3", "exaone4", "ernie4_5", "hunyuan", "seed_oss", "dynamic", "gguf-gemma",
                     "gguf-phi3", "gguf-olmo2", "gguf-olmo3", "gguf-granite", "gguf-cohere2", "gguf-glm4",
                     "gguf-smollm3", "gguf-stablelm", "gguf-starcoder2", "gguf-exaone4", "gguf-ernie4_5", "gguf-hunyuan",
-                    "gguf-seed_oss", "qwen3_5", "qwen3_5-moe", "qwen3_5-moe-wrapped", "lfm2", "lfm2-bias", "lfm2-moe",
-                    "gguf-lfm2", "gguf-lfm2-moe", "kimi-linear-moe", "jet-nemotron", "gguf-deepseek-v2-moe",
+                    "gguf-seed_oss", "qwen3_5", "qwen3_5-moe", "qwen3_5-bias", "qwen3_5-moe-wrapped", "lfm2",
+                    "lfm2-bias", "lfm2-moe", "gguf-lfm2", "gguf-lfm2-moe", "kimi-linear-moe", "jet-nemotron", "gguf-deepseek-v2-moe",
                     "gguf-deepseek-v2-joined-moe", "gguf-deepseek-v3-moe", "gguf-deepseek-blocks-moe",
                     "gguf-kimi-linear-moe"),
     [](const auto& info) {

@@ -83,8 +83,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "phi3", "phi3-long", "olmo2", "olmo3", "granite", "cohere2", "gemma", "glm4", "smollm3", "stablelm",
                     "stablelm-parallel", "starcoder2", "falcon3", "exaone4", "ernie4_5", "hunyuan", "seed_oss",
                     "dynamic", "qwen3-next", "deepseek-v2-moe", "deepseek-v2-groups-moe", "deepseek-v3-moe",
-                    "deepseek-v3-halves-moe", "qwen3_5", "qwen3_5-moe", "qwen3_5-moe-wrapped", "lfm2", "lfm2-bias",
-                    "lfm2-moe", "gguf-lfm2", "kimi-linear-moe", "jet-nemotron", "gguf-deepseek-v3-moe",
+                    "deepseek-v3-halves-moe", "qwen3_5", "qwen3_5-moe", "qwen3_5-bias", "qwen3_5-moe-wrapped", "lfm2",
+                    "lfm2-bias", "lfm2-moe", "gguf-lfm2", "kimi-linear-moe", "jet-nemotron", "gguf-deepseek-v3-moe",
                     "gguf-deepseek-v2-joined-moe", "gguf-deepseek-blocks-moe", "gguf-kimi-linear-moe"),
     [](const auto& info) {
       std::string name = info.param;

@@ -6,29 +6,39 @@
 
 namespace warpweave {
 
-// q_proj holds for each head its query, then its gate; the GEMM puts all gates at the end of a row. No biases.
+// q_proj holds for each head its query, then its gate; the GEMM puts all gates at the end of a row.
 template <typename Target>
 auto build_gated_qkv(TensorPacker<Target>& pack, const BranchNames& names) -> Result<typename Target::Device::Linear> {
   const ModelConfig& config = pack.config;
-  const int64_t head = config.head_dim, hidden = config.hidden_size;
-  const int64_t q_shape[] = {2 * config.num_q_heads * head, hidden}, kv_shape[] = {config.num_kv_heads * head, hidden};
-  const std::string name = names.prefix + "q_proj.weight";
-  WW_ASSIGN_OR_RETURN(const TensorView q, pack.source->find(name, q_shape));
-  WW_ASSIGN_OR_RETURN(const TensorView k, pack.source->find(names.prefix + "k_proj.weight", kv_shape));
-  WW_ASSIGN_OR_RETURN(const TensorView v, pack.source->find(names.prefix + "v_proj.weight", kv_shape));
+  const int64_t head = config.head_dim, q_rows = 2 * config.num_q_heads * head, kv_rows = config.num_kv_heads * head;
+  const auto find = [&](const char* name, int64_t rows) -> Result<LinearPart> {
+    const int64_t shape[] = {rows, config.hidden_size};
+    LinearPart part{.weight = {}, .bias = {}, .stays = true};
+    WW_ASSIGN_OR_RETURN(part.weight, pack.source->find(names.prefix + name + ".weight", shape));
+    const std::string bias = names.prefix + name + ".bias";
+    if (pack.traits.qkv_bias && pack.source->has(bias)) {
+      WW_ASSIGN_OR_RETURN(part.bias, pack.source->find(bias, std::span(shape, 1)));
+    }
+    return part;
+  };
+  WW_ASSIGN_OR_RETURN(LinearPart q, find("q_proj", q_rows));
+  WW_ASSIGN_OR_RETURN(const LinearPart k, find("k_proj", kv_rows));
+  WW_ASSIGN_OR_RETURN(const LinearPart v, find("v_proj", kv_rows));
   std::vector<LinearPart> parts;
+  q.rows = head;
   const auto every_second_head = [&](int first) {
     for (int h = 0; h < config.num_q_heads; ++h) {
-      parts.push_back({.weight = q, .bias = {}, .first_row = (2 * h + first) * head, .rows = head, .stays = true});
+      q.first_row = (2 * h + first) * head;
+      parts.push_back(q);
     }
   };
   every_second_head(0);
-  parts.push_back({.weight = k, .bias = {}, .stays = true});
-  parts.push_back({.weight = v, .bias = {}, .stays = true});
+  parts.push_back(k);
+  parts.push_back(v);
   every_second_head(1);
   auto packed = pack.target.pack(std::move(parts), GluActivation::none, false);
-  for (const TensorView& view : {q, k, v}) pack.source->release(view);
-  if (!packed.ok()) return packed.status().with_context(name);
+  for (const LinearPart& part : {q, k, v}) pack.source->release(part.weight);
+  if (!packed.ok()) return packed.status().with_context(names.prefix + "q_proj.weight");
   return packed;
 }
 
