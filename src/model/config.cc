@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_file.h"
+#include "model/config_defaults.h"
 #include "model/config_draft.h"
 #include "model/config_encoder.h"
 #include "model/config_hybrid.h"
@@ -70,8 +71,8 @@ void read_window(ConfigReader& config, ModelConfig& out) {
       for (int i = 0; i < out.num_layers; ++i) {
         out.sliding_layers[i] = pattern == 0 || (i + 1) % pattern != 0;
       }
-    } else if (config.boolean("use_sliding_window", false)) {  // Qwen: the upper layers
-      const int first = config.integer("max_window_layers", out.num_layers, 0, 1 << 20);
+    } else if (config.boolean("use_sliding_window", false)) {  // Qwen: the upper layers, of Qwen3-MoE all
+      const int first = type == "qwen3_moe" ? 0 : config.integer("max_window_layers", out.num_layers, 0, 1 << 20);
       for (int i = first; i < out.num_layers; ++i) out.sliding_layers[i] = true;
     }
   }
@@ -192,20 +193,23 @@ double read_norm_eps(ConfigReader& config) {
   return 1e-6;
 }
 
-bool is_tied_by_default(const std::string& model_type) {
-  return model_type.starts_with("gemma") || model_type == "cohere2" || model_type == "smollm3" ||
-         model_type == "starcoder2" || model_type == "ernie4_5" || is_lfm2(model_type) ||
-         is_jet_nemotron(model_type);
-}
-
-// use_bias (StarCoder2, Ernie) is for every GEMM, use_qkv_bias (StableLM) for q, k and v.
+// use_bias (StarCoder2, Ernie) is for every GEMM, use_qkv_bias (StableLM) and qkv_bias (Qwen2-MoE) for q, k and v.
 void read_biases(ConfigReader& config, ModelConfig& out) {
-  const std::string& type = out.model_type;
-  const bool all = config.boolean("use_bias", type == "starcoder2");
-  const bool some = config.boolean("use_qkv_bias", all || type == "glm4" || type == "seed_oss");
+  const bool all = config.boolean("use_bias", false);
+  const bool some = config.boolean("use_qkv_bias", config.boolean("qkv_bias", all));
   out.attention_bias = config.boolean("attention_bias", some);
   out.attention_out_bias = config.boolean("attention_out_bias", false);
   out.mlp_bias = config.boolean("mlp_bias", all);
+}
+
+// The numbers of gpt-oss's activation, which kernels have as constants (GluActivation::swiglu_oai).
+void check_swiglu(ConfigReader& config) {
+  constexpr std::pair<const char*, double> kNumbers[] = {{"swiglu_alpha", 1.702}, {"swiglu_limit", 7.0}};
+  for (const auto& [key, value] : kNumbers) {
+    if (config.number(key, value, -1e6, 1e6) != value) {
+      config.fail(key, fmt::format("must be {:g}: the activation of the experts is computed with no other", value));
+    }
+  }
 }
 
 void read_multipliers(ConfigReader& config, ModelConfig& out) {
@@ -240,7 +244,7 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
   out.norm_eps = read_norm_eps(config);
   out.hidden_act = config.text("hidden_act", config.text("hidden_activation", "silu"));
   if (config.has("hidden_activation")) out.hidden_act = config.text("hidden_activation", "silu");
-  out.tie_word_embeddings = config.boolean("tie_word_embeddings", is_tied_by_default(out.model_type));
+  out.tie_word_embeddings = config.boolean("tie_word_embeddings", is_jet_nemotron(out.model_type));
   if (is_lfm2(out.model_type)) out.tie_word_embeddings = config.boolean("tie_embedding", out.tie_word_embeddings);
   read_biases(config, out);
   out.lm_head_bias = config.boolean("lm_head_bias", false);
@@ -254,8 +258,10 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
     config.fail("clip_qkv", "is not supported: q, k and v are not clipped here; only models with null run");
   }
   out.attention_softcap = config.number("attn_logit_softcapping", 0, kSoftcapRange);
+  if (out.model_type == "gemma3_text") out.attention_softcap = 0;  // a key of Gemma 2's that its attention leaves alone
   out.final_softcap = config.number("final_logit_softcapping", 0, kSoftcapRange);
   out.query_pre_attn_scalar = config.number("query_pre_attn_scalar", 0, kSoftcapRange);
+  if (out.model_type == "gpt_oss") check_swiglu(config);
   read_multipliers(config, out);
   read_dual_chunk(config, out);
 }
@@ -370,7 +376,8 @@ Result<ModelConfig> parse_config_json(std::string_view text) {
   // Multimodal wrappers keep the language model's numbers in a section of their own.
   const bool nested = parsed.contains("text_config") && parsed["text_config"].is_object() &&
                       !parsed.contains("hidden_size");
-  const json& object = nested ? parsed["text_config"] : parsed;
+  json object = nested ? parsed["text_config"] : parsed;
+  add_config_defaults(object);
   ConfigReader config(object, "config.json");
   out.model_type = config.text("model_type", "");
   const std::string dtype = config.text("dtype", config.text("torch_dtype", "bfloat16"));

@@ -196,6 +196,10 @@ void read_recurrent_layers(ConfigReader& config, ModelConfig& out) {
   if (is_lfm2(out.model_type)) read_short_conv(config, out);
   if (is_jet_nemotron(out.model_type)) read_jet_nemotron(config, out);
   if (is_kimi_linear(out.model_type)) read_kimi_linear(config, out);
+  if (out.num_recurrent_layers() > 0) return;
+  out.linear.reset();  // attention in every layer: nothing keeps a state
+  out.short_conv.reset();
+  out.recurrent_layers.clear();
 }
 
 }  // namespace warpweave

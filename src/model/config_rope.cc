@@ -150,10 +150,9 @@ std::optional<RopeConfig> read_local_rope(ConfigReader& config, const json* para
   return config.has("rope_local_base_freq") || model.model_type == "olmo3" ? std::optional(local) : std::nullopt;
 }
 
-// The base, where a file leaves it out.
-double default_theta(const std::string& model_type) {
-  if (model_type == "smollm3") return 2e6;
-  return is_lfm2(model_type) || is_jet_nemotron(model_type) ? 1e6 : 1e4;
+// The base, where a file leaves it out: of config_defaults.h.
+double default_theta(ConfigReader& config, const std::string& model_type) {
+  return config.number("default_rope_theta", is_jet_nemotron(model_type) ? 1e6 : 1e4, kRopeThetaRange);
 }
 
 }  // namespace
@@ -169,7 +168,7 @@ static bool counts_more(const json* scaling, const json* parameters) {
 void read_ropes(ConfigReader& config, ModelConfig& out) {
   const json* parameters = config.find("rope_parameters");
   const json* const scaling = config.find("rope_scaling");
-  double theta = default_theta(out.model_type);
+  double theta = default_theta(config, out.model_type);
   if (parameters != nullptr && counts_more(scaling, parameters)) {
     ConfigReader base(*parameters, "config.json: rope_parameters");
     theta = base.number("rope_theta", theta, kRopeThetaRange);

@@ -281,9 +281,53 @@ TEST(Config, WindowsWithoutLayerTypes) {
   EXPECT_EQ(slides("mistral", json::object()), (std::vector<bool>{1, 1, 1, 1}));
   EXPECT_EQ(slides("gemma2", json::object()), (std::vector<bool>{1, 0, 1, 0}));
   EXPECT_EQ(slides("gemma3_text", {{"sliding_window_pattern", 3}}), (std::vector<bool>{1, 1, 0, 1}));
+  EXPECT_EQ(slides("qwen3_moe", {{"use_sliding_window", true}}), (std::vector<bool>{1, 1, 1, 1}));
   EXPECT_EQ(slides("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 3}}),
             (std::vector<bool>{0, 0, 0, 1}));
   EXPECT_EQ(slides("qwen2", {{"use_sliding_window", false}}), (std::vector<bool>{0, 0, 0, 0}));
+}
+
+// A family's default is what a file means by a key that it leaves out; null is a value.
+TEST(Config, KeysLeftOutAreTheFamilysDefaults) {
+  const auto parsed = [](const char* architecture, const char* type, json more = json::object()) {
+    json config = tiny_config();
+    config.update({{"architectures", {architecture}}, {"model_type", type}, {"max_position_embeddings", 8192}});
+    config.update(more);
+    auto out = parse_config_json(config.dump());
+    EXPECT_TRUE(out.ok()) << out.status().message();
+    return std::move(out).value();
+  };
+  EXPECT_EQ(parsed("MistralForCausalLM", "mistral").sliding_window, 4096);
+  EXPECT_EQ(parsed("MistralForCausalLM", "mistral", {{"sliding_window", nullptr}}).sliding_window, 0);
+  EXPECT_EQ(parsed("Olmo2ForCausalLM", "olmo2").norm_eps, 1e-5);
+  EXPECT_EQ(parsed("Gemma2ForCausalLM", "gemma2").attention_softcap, 50);
+  EXPECT_EQ(parsed("Gemma2ForCausalLM", "gemma2", {{"attn_logit_softcapping", nullptr}}).attention_softcap, 0);
+  EXPECT_EQ(parsed("Gemma3ForCausalLM", "gemma3_text", {{"attn_logit_softcapping", 3.0}}).attention_softcap, 0);
+  EXPECT_EQ(parsed("Ernie4_5ForCausalLM", "ernie4_5").rope.theta, 5e5);
+  const ModelConfig gpt_oss = parsed("GptOssForCausalLM", "gpt_oss", {{"num_local_experts", 8}});
+  EXPECT_TRUE(gpt_oss.attention_bias);
+  EXPECT_EQ(gpt_oss.experts_per_token, 4);
+  const ModelConfig v3 = parsed("DeepseekV3ForCausalLM", "deepseek_v3",
+                                {{"n_routed_experts", 16}, {"moe_intermediate_size", 8}});
+  EXPECT_EQ(v3.shared_expert_intermediate_size, 8);
+  EXPECT_EQ(v3.routed_scaling_factor, 2.5);
+  EXPECT_EQ(v3.first_k_dense_replace, 3);
+  const json experts = {{"num_experts", 8}, {"shared_expert_intermediate_size", 8}};
+  EXPECT_EQ(parsed("Qwen2MoeForCausalLM", "qwen2_moe", experts).experts_per_token, 4);
+  EXPECT_TRUE(parsed("Qwen2MoeForCausalLM", "qwen2_moe", experts).attention_bias);
+}
+
+// Kernels have these as constants.
+TEST(Config, OtherNumbersOfGptOssActivationAreRefused) {
+  json config = tiny_config();
+  config.update({{"architectures", {"GptOssForCausalLM"}}, {"model_type", "gpt_oss"}, {"num_local_experts", 8},
+                 {"swiglu_alpha", 1.702}, {"swiglu_limit", 7.0}});
+  EXPECT_TRUE(parse_config_json(config.dump()).ok());
+  for (const char* key : {"swiglu_alpha", "swiglu_limit"}) {
+    json other = config;
+    other[key] = 6.5;
+    EXPECT_EQ(parse_config_json(other.dump()).status().field(), key);
+  }
 }
 
 TEST(Config, ReadsDraftHeads) {

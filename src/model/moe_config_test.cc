@@ -217,6 +217,16 @@ TEST(HybridConfig, Lfm2SaysWhichLayersAreConvolutions) {
   EXPECT_FALSE(whole->tie_word_embeddings);
 }
 
+// Nothing then keeps a state.
+TEST(HybridConfig, AttentionInEveryLayerIsNoHybrid) {
+  json config = lfm2();
+  config["layer_types"] = std::vector<std::string>(config["num_hidden_layers"].get<int>(), "full_attention");
+  const auto parsed = parse_config_json(config.dump());
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  EXPECT_FALSE(parsed->has_recurrent_layers());
+  EXPECT_TRUE(parsed->recurrent_layers.empty());
+}
+
 TEST(HybridConfig, Lfm2sBrokenKeysAreNamed) {
   const auto names = [](const json& changes, const char* key) {
     return error_of(lfm2(changes)).find(key) != std::string::npos;

@@ -5,6 +5,7 @@ namespace warpweave {
 
 FamilyTraits qwen2_moe_traits(const ModelConfig& config) {
   FamilyTraits traits = qwen2_traits(config);
+  traits.qkv_bias = config.attention_bias;
   traits.router = router_rule(config);
   traits.expert_names.shared = "shared_expert";
   traits.shared_expert_gate = true;
