@@ -18,11 +18,8 @@ __device__ DecodePiece make_piece(const PlanInput& in, const FixedSplitPlan& pla
   piece.q_len = min(plan.tokens_per_piece, q_len - first);
   piece.tree_begin = kv_len - q_len;
   piece.position = piece.tree_begin + first;
-  piece.visible_end = max(0, in.causal && !plan.tree ? piece.position + piece.q_len : kv_len);
-  if (in.window_left >= 0) {
-    const int begin = (plan.tree ? piece.tree_begin : piece.position) - in.window_left;
-    piece.visible_begin = min(max(0, begin), piece.visible_end);
-  }
+  piece.visible_end = max(0, in.causal ? piece.position + piece.q_len : kv_len);
+  if (in.window_left >= 0) piece.visible_begin = min(max(0, piece.position - in.window_left), piece.visible_end);
   return piece;
 }
 

@@ -55,7 +55,8 @@ inline PlanInput weighed_for_decode(PlanInput input) {
   return input;
 }
 
-// Plans fixed splits (DecodePiece): pieces of up to `tokens_per_piece` query tokens of every request.
+// Plans fixed splits (DecodePiece): pieces of up to `tokens_per_piece` query tokens of every request. Draft trees come
+// as requests of one row each (tree_requests.h).
 struct FixedSplitPlan {
   int tokens_per_piece = 1;
   int split_tokens = 1024;
@@ -64,7 +65,6 @@ struct FixedSplitPlan {
   long long* unit_ends = nullptr;     // the same number
   DecodeWorker* workers = nullptr;
   int num_workers = 0;
-  bool tree = false;                  // rows stand at any depth
 };
 
 // An upper bound.

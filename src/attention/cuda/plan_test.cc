@@ -364,7 +364,7 @@ TEST_P(PlanTest, ExtendListsTheBlocksToCopy) {
 
 struct FixedCase {
   int requests, tokens_per_piece, split_tokens, num_workers;
-  bool cut, tree;
+  bool cut;
 };
 
 void expect_fixed(Order order, const Batch& batch, const PlanInput& in, const FixedCase& c) {
@@ -373,7 +373,7 @@ void expect_fixed(Order order, const Batch& batch, const PlanInput& in, const Fi
   std::vector<long long> unit_ends(room);
   std::vector<DecodeWorker> workers(c.num_workers, DecodeWorker{.num_tiles = -7});
   const FixedSplitPlan plan = {c.tokens_per_piece, c.split_tokens, c.cut ? 1 << 30 : 0, pieces.data(), unit_ends.data(),
-                               workers.data(), c.num_workers, c.tree};
+                               workers.data(), c.num_workers};
   host_cta::run(kPlanThreads, order, [&] { fixed_split_plan(in, plan); });
 
   int piece = 0;
@@ -389,8 +389,8 @@ void expect_fixed(Order order, const Batch& batch, const PlanInput& in, const Fi
       ASSERT_EQ(p.q_begin, batch.q_indptr[r] + first);
       ASSERT_EQ(p.q_len, tokens);
       ASSERT_EQ(p.position, before + first);
-      ASSERT_EQ(p.visible_end, c.tree ? batch.kv_lens[r] : before + first + tokens);
-      const int begin = in.window_left < 0 ? 0 : std::max(0, (c.tree ? before : before + first) - in.window_left);
+      ASSERT_EQ(p.visible_end, before + first + tokens);
+      const int begin = in.window_left < 0 ? 0 : std::max(0, before + first - in.window_left);
       ASSERT_EQ(p.visible_begin, std::min(begin, p.visible_end));
       splits.push_back(std::max(1, ceil_div(p.visible_end, c.split_tokens) - p.visible_begin / c.split_tokens));
       unit += static_cast<long long>(splits.back()) * in.num_kv_heads;
@@ -415,9 +415,9 @@ void expect_fixed(Order order, const Batch& batch, const PlanInput& in, const Fi
 
 TEST_P(PlanTest, FixedSplitsCoverEveryPieceOnce) {
   std::mt19937 random(17);
-  for (const FixedCase& c : {FixedCase{1, 4, 256, 132, true, false}, FixedCase{30, 8, 1024, 264, true, false},
-                             FixedCase{30, 1, 1024, 132, false, false}, FixedCase{12, 8, 256, 132, true, true},
-                             FixedCase{1200, 4, 512, 132, false, false}, FixedCase{1200, 8, 1024, 264, true, false}}) {
+  for (const FixedCase& c : {FixedCase{1, 4, 256, 132, true}, FixedCase{30, 8, 1024, 264, true},
+                             FixedCase{30, 1, 1024, 132, false}, FixedCase{12, 8, 256, 132, true},
+                             FixedCase{1200, 4, 512, 132, false}, FixedCase{1200, 8, 1024, 264, true}}) {
     const Batch batch = random_batch(random, c.requests, 5000, 2);
     PlanInput in = batch.input(8);
     for (const int window : {-1, 700}) {

@@ -116,7 +116,6 @@ class Run {
     plan.unit_ends = unit_ends.data();
     plan.workers = workers_.data();
     plan.num_workers = launch_.num_workers;
-    plan.tree = c_.tree;
     host_cta::run(kPlanThreads, order, [&] { fixed_split_plan(in, plan); });
     return static_cast<size_t>(*std::max_element(unit_ends.begin(), unit_ends.end()));
   }
