@@ -9,11 +9,14 @@
 
 namespace warpweave::gpu {
 
-// Unsigned numbers in the order of the floats, both zeros alike; NaN is the least.
+// Numbers in the order of the floats, both zeros alike; NaN is the least of them, and 0 is no float's.
 __device__ __forceinline__ uint32_t ordered(float x) {
   const uint32_t bits = __float_as_uint(x + 0.0f);
-  if (isnan(x)) return 0;
+  if (isnan(x)) return 1;
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float of_order(uint32_t order) {
+  return __uint_as_float(order & 0x80000000u ? order ^ 0x80000000u : ~order);
 }
 
 template <int kEach>
@@ -23,22 +26,19 @@ class RowChoice {
   __device__ RowChoice(const RouterRule& rule, const float* logits, const float* correction)
       : rule_(rule), lane_(threadIdx.x % 32) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      const int e = i * 32 + lane_;
-      score_[i] = e < rule_.num_experts ? __ldcg(logits + e) : -INFINITY;
-      if (e >= rule_.num_experts) taken_ |= 1u << i;
-    }
+    for (int i = 0; i < kEach; ++i) score_[i] = exists(i) ? __ldcg(logits + i * 32 + lane_) : -INFINITY;
     rule_.score == RouterScore::sparse_mixer ? mix() : choose(correction);
   }
   int chosen = 0;
   float weight = 0;
 
  private:
+  __device__ bool exists(int i) const { return i * 32 + lane_ < rule_.num_experts; }
+
   __device__ void choose(const float* correction) {
     float total = 1;
     if (rule_.score == RouterScore::softmax && correction == nullptr && rule_.groups == 1) {
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) choice_[i] = score_[i];
+      order_scores();
       total = soften();
     } else {
       if (rule_.score == RouterScore::softmax) {
@@ -49,38 +49,42 @@ class RowChoice {
       }
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
-        const int e = i * 32 + lane_;
-        choice_[i] = __fdividef(score_[i], total) + (correction != nullptr && e < rule_.num_experts ? correction[e] : 0.0f);
+        const float corrected = correction != nullptr && exists(i) ? correction[i * 32 + lane_] : 0.0f;
+        left_[i] = exists(i) ? ordered(__fdividef(score_[i], total) + corrected) : 0;
       }
       if (rule_.groups > 1) drop_groups();
     }
     const float inverse = __fdividef(1.0f, total);
     float sum = 0;
     for (int j = 0; j < rule_.k; ++j) {
-      const Best best = take_best();
-      const float of_expert = __shfl_sync(~0u, best.score, best.expert % 32) * inverse;
+      const int best = find_best(AnyExpert()).expert;
+      const float of_expert = take(best) * inverse;
       sum += of_expert;
-      if (lane_ == j) chosen = best.expert, weight = of_expert;
+      if (lane_ == j) chosen = best, weight = of_expert;
     }
     weight *= rule_.renormalise ? __fdividef(rule_.scale, sum + rule_.sum_epsilon) : rule_.scale;
   }
 
   __device__ void mix() {
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) choice_[i] = score_[i];
+    order_scores();
     for (int j = 0; j < rule_.k; ++j) {
-      const uint32_t before = taken_;
-      const Best taken = take_best();
-      const float best = __shfl_sync(~0u, taken.choice, taken.expert % 32);
+      const Best best = find_best(AnyExpert());
+      const float top = of_order(best.order);
       float sum = 0;
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
-        const bool left = (before >> i & 1) == 0;
-        if (left && !(__fdividef(best - choice_[i], fmaxf(fabsf(choice_[i]), best)) > 2 * rule_.jitter)) sum += __expf(choice_[i] - best);
+        const bool near = !(__fdividef(top - score_[i], fmaxf(fabsf(score_[i]), top)) > 2 * rule_.jitter);
+        if (left_[i] != 0 && near) sum += __expf(score_[i] - top);
       }
       sum = warp_sum(sum);
-      if (lane_ == j) chosen = taken.expert, weight = __fdividef(rule_.scale, sum);
+      take(best.expert);
+      if (lane_ == j) chosen = best.expert, weight = __fdividef(rule_.scale, sum);
     }
+  }
+
+  __device__ void order_scores() {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) left_[i] = exists(i) ? ordered(score_[i]) : 0;
   }
 
   // Scores become exponentials; returns their sum.
@@ -91,52 +95,56 @@ class RowChoice {
     top = warp_max(top);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      score_[i] = taken_ >> i & 1 ? 0 : __expf(score_[i] - top);
+      score_[i] = exists(i) ? __expf(score_[i] - top) : 0;
       sum += score_[i];
     }
     return warp_sum(sum);
   }
 
-  // An expert; its own lane, expert % 32, has its score and choice.
   struct Best {
     int expert;
-    float score, choice;
+    uint32_t order;
+  };
+  struct AnyExpert {
+    __device__ bool operator()(int) const { return true; }
   };
 
-  // The largest choice that is left, ties to the lower index; it is left no more.
-  __device__ Best take_best() {
-    const Best best = best_among(0, rule_.num_experts);
-    if (best.expert % 32 == lane_) taken_ |= 1u << best.expert / 32;
-    return best;
+  // The best of those left, ties to the lower index; among(i): whether the lane's i-th expert counts. Maxima first and then
+  // who has it: both without a chain of comparisons through all of a lane's experts.
+  template <typename Among>
+  __device__ Best find_best(const Among& among) const {
+    uint32_t most = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) most = among(i) ? max(most, left_[i]) : most;
+    most = __reduce_max_sync(~0u, most);
+    uint32_t first = 1 << 30;
+#pragma unroll
+    for (int i = kEach - 1; i >= 0; --i) {
+      if (among(i) && left_[i] == most) first = i * 32 + lane_;
+    }
+    return {static_cast<int>(__reduce_min_sync(~0u, first)), most};
   }
-  // A lane carries its best's values along: asked for by number, they would stand in local memory.
-  __device__ Best best_among(int begin, int end) const {
-    uint32_t best = 0;
-    Best own = {1 << 30, 0, 0};
+
+  // An expert is left no more; its score, in all lanes.
+  __device__ float take(int expert) {
+    float score = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int e = i * 32 + lane_;
-      if ((taken_ >> i & 1) != 0 || e < begin || e >= end) continue;
-      const uint32_t value = ordered(choice_[i]);
-      if (own.expert == 1 << 30 || value > best) best = value, own = {e, score_[i], choice_[i]};
+      if (i * 32 + lane_ == expert) score = score_[i], left_[i] = 0;
     }
-    const uint32_t top = __reduce_max_sync(~0u, best);
-    own.expert = __reduce_min_sync(~0u, best == top ? own.expert : 1 << 30);
-    return own;
+    return __shfl_sync(~0u, score, expert % 32);
   }
 
   __device__ void drop_groups() {
     const int size = rule_.num_experts / rule_.groups;
     float of_group = -INFINITY;  // lane g's
     for (int g = 0; g < rule_.groups; ++g) {
-      const uint32_t before = taken_;
-      const Best best = best_among(g * size, (g + 1) * size);
-      float score = __shfl_sync(~0u, best.choice, best.expert % 32);
+      const auto of = [&](int i) { return (i * 32 + lane_) / size == g; };
+      const Best best = find_best(of);
+      float score = of_order(best.order);
       if (rule_.group_score == GroupScore::best_two && size > 1) {
-        if (best.expert % 32 == lane_) taken_ |= 1u << best.expert / 32;
-        const Best second = best_among(g * size, (g + 1) * size);
-        score += __shfl_sync(~0u, second.choice, second.expert % 32);
-        taken_ = before;
+        const auto but_the_best = [&](int i) { return of(i) && i * 32 + lane_ != best.expert; };
+        score += of_order(find_best(but_the_best).order);
       }
       if (lane_ == g) of_group = score;
     }
@@ -148,15 +156,14 @@ class RowChoice {
     const uint32_t kept = __ballot_sync(~0u, lane_ < rule_.groups && better < rule_.kept_groups);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int e = i * 32 + lane_;
-      if (e < rule_.num_experts && (kept >> e / size & 1) == 0) taken_ |= 1u << i;
+      if (exists(i) && (kept >> (i * 32 + lane_) / size & 1) == 0) left_[i] = 0;
     }
   }
 
   const RouterRule& rule_;
   const int lane_;
-  float score_[kEach], choice_[kEach];
-  uint32_t taken_ = 0;
+  float score_[kEach];
+  uint32_t left_[kEach];  // the order of what is chosen by; 0: no expert, or left no more
 };
 
 __device__ __forceinline__ uint32_t mixed(uint32_t x) {

@@ -23,23 +23,28 @@ __device__ __forceinline__ int places_a_tile(int count, int most) {
   return max(8, round_up((count + tiles - 1) / tiles, 8));
 }
 
-// values[i] becomes the sum of those before it, for i <= n; values has n + 1. One warp, each lane a run of neighbours.
+// values[i] becomes the sum of those before it, for i <= n; values has n + 1. One warp, each lane a run of neighbours, which it
+// has in registers, so that no load waits for a store.
 __device__ void exclusive_scan(int32_t* values, int n) {
-  const int lane = threadIdx.x % 32, each = n / 32 + 1, begin = lane * each, end = min(begin + each, n + 1);
-  int own = 0;
-#pragma unroll 4
-  for (int i = begin; i < end; ++i) own += i < n ? values[i] : 0;
-  int sum = own;
+  constexpr int kMostEach = kMostExperts / 32 + 1;
+  const int lane = threadIdx.x % 32, each = n / 32 + 1, begin = lane * each;
+  int own[kMostEach], sum = 0;
+#pragma unroll
+  for (int i = 0; i < kMostEach; ++i) {
+    own[i] = i < each && begin + i < n ? values[begin + i] : 0;
+    sum += own[i];
+  }
+  const int of_lane = sum;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
     const int before = __shfl_up_sync(~0u, sum, step);
     if (lane >= step) sum += before;
   }
-  sum -= own;
-  for (int i = begin; i < end; ++i) {
-    const int value = i < n ? values[i] : 0;
-    values[i] = sum;
-    sum += value;
+  sum -= of_lane;
+#pragma unroll
+  for (int i = 0; i < kMostEach; ++i) {
+    if (i < each && begin + i <= n) values[begin + i] = sum;
+    sum += own[i];
   }
 }
 
@@ -89,7 +94,7 @@ template <typename T>
 __device__ float gate_product(const SharedGate& shared, int64_t row) {
   const T* const x = static_cast<const T*>(shared.x) + row * shared.hidden;
   float sum = 0;
-#pragma unroll 2
+#pragma unroll 8  // the loads of 2048 dimensions under way at once
   for (int64_t i = threadIdx.x % 32 * 8; i < shared.hidden; i += 32 * 8) {
     float of_row[8], of_gate[8];
     load_f32(x + i, of_row);
@@ -105,17 +110,18 @@ __device__ float gate_product(const SharedGate& shared, int64_t row) {
   return shared.dtype == DType::f16 ? gate_product<__half>(shared, row) : gate_product<float>(shared, row);
 }
 
-// A warp's row; `counts` gets its experts, and place_of how many pairs of an expert came before.
+// A warp's row; `counts` gets its experts, and place_of how many pairs of an expert came before. Lane j's expert.
 template <int kEach>
-__device__ void choose(const ExpertPlanCall& call, int row, int32_t* counts) {
+__device__ int choose(const ExpertPlanCall& call, int row, int32_t* counts) {
   const int k = call.rule.of_row(), lane = threadIdx.x % 32, from = is_padding(call.kv_slots, row) ? 0 : row;
   const float* const logits = call.logits + int64_t{from} * call.rule.num_experts;
   Choice choice = choose_row<kEach>(call.rule, logits, call.correction, call.dice, from);
   if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate.gate != nullptr, gate_product(call.shared_gate, from), choice);
-  if (lane >= k) return;
+  if (lane >= k) return choice.expert;
   call.plan.chosen[int64_t{row} * k + lane] = choice.expert;
   call.plan.weights[int64_t{row} * k + lane] = choice.weight;
   call.plan.place_of[int64_t{row} * k + lane] = atomicAdd(&counts[choice.expert], 1);
+  return choice.expert;
 }
 
 template <int kEach>
@@ -126,11 +132,8 @@ __global__ void __launch_bounds__(kFewThreads, 1) plan_kernel(const __grid_const
   start_successor();
   wait_for_predecessor();
   if (row < rows) {
-    choose<kEach>(call, row, call.plan.histogram);
-    const int lane = threadIdx.x % 32;
-    if (lane < call.rule.of_row() && !is_padding(call.kv_slots, row)) {
-      count_row(call.plan.load, call.plan.chosen[int64_t{row} * call.rule.of_row() + lane]);
-    }
+    const int expert = choose<kEach>(call, row, call.plan.histogram);
+    if (threadIdx.x % 32 < call.rule.of_row() && !is_padding(call.kv_slots, row)) count_row(call.plan.load, expert);
   }
   if (!arrives_last(call.plan.arrived)) return;
 #pragma unroll 4
