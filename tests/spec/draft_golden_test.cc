@@ -87,7 +87,7 @@ class Drafting {
 
 TEST(DraftGolden, EagleDraftsAsTheReferenceDoes) {
   Drafting drafting("EAGLE", "models/tale-eagle");
-  for (const auto& prompt : drafts_golden("models/tale-eagle")["prompts"]) {
+  for (const auto& prompt : golden_prompts("models/tale-eagle")) {
     const std::vector<int32_t> ids = prompt["input_ids"];
     const int32_t next = prompt["target_next"];
     EXPECT_EQ(drafting.prefill(ids, next), next);
@@ -103,7 +103,7 @@ class HeadGolden : public testing::TestWithParam<GoldenHead> {};
 
 TEST_P(HeadGolden, DraftsAsTheReferenceDoes) {
   Drafting drafting(GetParam().algorithm, GetParam().draft_folder(), GetParam().target_folder());
-  for (const auto& prompt : drafts_golden(GetParam().folder())["prompts"]) {
+  for (const auto& prompt : golden_prompts(GetParam().folder())) {
     const std::vector<int32_t> ids = prompt["input_ids"];
     const int32_t next = prompt["target_next"];
     EXPECT_EQ(drafting.prefill(ids, next), next);
@@ -117,7 +117,7 @@ INSTANTIATE_TEST_SUITE_P(Heads, HeadGolden, testing::ValuesIn(kGoldenHeads));
 
 TEST(DraftGolden, AStandaloneModelDraftsItsGreedyContinuation) {
   Drafting drafting("STANDALONE", "models/tale-draft");
-  for (const auto& prompt : drafts_golden("models/tale-draft")["prompts"]) {
+  for (const auto& prompt : golden_prompts("models/tale-draft")) {
     const std::vector<int32_t> ids = prompt["input_ids"], greedy = prompt["greedy_ids"];
     drafting.prefill(ids, greedy[0]);
     EXPECT_EQ(drafting.draft(ids, greedy[0]),

@@ -151,7 +151,7 @@ TEST_P(GpuHeadGolden, DraftsAsTheReferenceDoes) {
   GpuDrafting drafting(GetParam());
   const Status started = drafting.start();
   ASSERT_TRUE(started.ok()) << started.message();
-  for (const auto& prompt : drafts_golden(GetParam().folder())["prompts"]) {
+  for (const auto& prompt : golden_prompts(GetParam().folder())) {
     const std::vector<int32_t> ids = prompt["input_ids"];
     const int32_t next = prompt["target_next"];
     const Status read = drafting.prefill(ids, next);
