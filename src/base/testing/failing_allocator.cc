@@ -143,6 +143,17 @@ void* operator new(size_t bytes, std::align_val_t alignment) {
 void* operator new[](size_t bytes, std::align_val_t alignment) {
   return warpweave::testing::allocate(bytes, static_cast<size_t>(alignment));
 }
+// As the library's own: a sanitizer's would take memory that the operators below give back elsewhere.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept try {
+  return warpweave::testing::allocate(bytes, 1);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept try {
+  return warpweave::testing::allocate(bytes, 1);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
