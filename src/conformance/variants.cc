@@ -2,15 +2,15 @@
 #include "conformance/cuda_variants.h"
 #include "conformance/variant.h"
 #include "device/cpu/cpu_info.h"
-#include "device/opencl/opencl_device.h"
+#include "device/opencl/platform_name.h"
 
 namespace warpweave::conformance {
 namespace {
 
 // The tile kernels on a CPU run through its OpenCL driver.
 std::string opencl_name() {
-  const auto devices = opencl::devices();
-  return devices.ok() && !devices->empty() ? "OpenCL, " + devices->front().platform : "OpenCL";
+  const std::string platform = opencl::platform_name();
+  return platform.empty() ? "OpenCL" : "OpenCL, " + platform;
 }
 
 }  // namespace
