@@ -130,6 +130,8 @@ class Sm90MlaPrefetcher {
 // Two CTAs of a cluster gather half of the tokens each and send them to each other through distributed shared memory
 // (kExchanges): two warps gather, a third one sends what has arrived, 64 columns at a time. It tells its own consumers
 // of both halves, so that they need no fence. The fourth one prefetches.
+//
+// A CTA alone has its tokens leave the L2 first, since they are read once (docs/gpu-tuning.md; 1 % slower with two).
 template <class C>
 class Sm90MlaGatherProducer {
  public:
@@ -196,7 +198,10 @@ class Sm90MlaGatherProducer {
 #pragma unroll
       for (int i = 0; i < kPasses; ++i) {
         const char* source = from[i] == nullptr ? static_cast<const char*>(p_.kv) : from[i] + column * 128 + piece * 16;
-        ptx::cp_async_16(block + row(i) * 128 + (piece ^ row(i) % 8) * 16, source, from[i] == nullptr ? 0 : 16);
+        const ptx::u32 to = block + row(i) * 128 + (piece ^ row(i) % 8) * 16;
+        const int bytes = from[i] == nullptr ? 0 : 16;
+        if constexpr (C::kExchanges) ptx::cp_async_16(to, source, bytes);
+        else ptx::cp_async_16<128>(to, source, bytes, policy_);
       }
       if constexpr (C::kExchanges) ptx::cp_async_mbarrier_arrive_noinc(shared_.gathered(ring_, column));
     }
@@ -238,6 +243,7 @@ class Sm90MlaGatherProducer {
   const Sm90MlaShared<C>& shared_;
   MlaRing ring_;
   int32_t pages_[kPasses] = {};
+  const ptx::u64 policy_ = ptx::evict_first_policy();
 };
 
 }  // namespace warpweave::cuda
