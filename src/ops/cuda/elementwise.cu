@@ -61,7 +61,9 @@ struct NormShape {
   static constexpr int kThreads = kSummed / kShare / kCluster, kWarps = kThreads / 32, kSums = kSummed / 32;
   static constexpr int kStep = 4 * kSummed;
   static constexpr bool kWeightsFirst = kPacks * kShare <= 4 || kCluster > 1;  // where registers are left
-  static constexpr int kBlocksOfSm = kThreads < 256 || kRest || (kPacks > 2 && kAdds) ? 1 : kShare > 1 ? 4 : 2;
+  // More registers where packs are many; experts' sums wait for memory, so that up to 4 packs leave room for another CTA.
+  static constexpr int kPacksOfTwo = kAdded == Added::experts ? 4 : 2;
+  static constexpr int kBlocksOfSm = kThreads < 256 || kRest || (kPacks > kPacksOfTwo && kAdds) ? 1 : kShare > 1 ? 4 : 2;
   static_assert(!kAdds || kShare == 1);
 
   static __device__ __forceinline__ int column(int pack, int share) {
@@ -103,7 +105,7 @@ __device__ __forceinline__ void add_experts(const NormExpertsCall& of, const Row
                                             float (&kept)[S::kPacks][S::kShare][4]) {
   const int cols = static_cast<int>(of.norm.cols), k = of.sums.k;
   const T* const results = static_cast<const T*>(of.sums.results);
-  constexpr int kTogether = S::kPacks > 2 ? 1 : 8;  // choices whose loads are under way
+  constexpr int kTogether = S::kPacks > 3 ? 1 : S::kPacks > 2 ? 2 : 8;  // choices whose loads are under way
 #pragma unroll kTogether
   for (int j = 0; j < k; ++j) {
     const T* const of_expert = results + experts.place[j] * of.norm.cols;
@@ -273,9 +275,16 @@ void launch_norm(const NormExpertsCall& call, cudaStream_t stream) {
   constexpr int kPack = 4 * kNormThreads;  // columns
   if (call.norm.cols < kPack) {
     constexpr int kPacks = kPack / 4 / kNarrowThreads;
+    if constexpr (kAdded == Added::experts) {  // one pack leaves registers for the loads of several choices
+      if (call.norm.cols <= 4 * kNarrowThreads) return launch_norm<T, NormShape<kNarrowThreads, 1, 1, 1, kAdded>>(call, stream);
+    }
     return launch_norm<T, NormShape<kNarrowThreads, 1, 1, kPacks, kAdded>>(call, stream);
   }
   if (call.norm.cols <= 2 * kPack) return launch_norm<T, 2, kAdded>(call, stream);
+  if constexpr (kAdded == Added::experts) {
+    if (call.norm.cols <= 3 * kPack) return launch_norm<T, 3, kAdded>(call, stream);
+    if (call.norm.cols <= 4 * kPack) return launch_norm<T, 4, kAdded>(call, stream);
+  }
   if (kAdded != Added::nothing || call.norm.cols <= 6 * kPack) return launch_norm<T, 6, kAdded>(call, stream);
   launch_norm<T, NormShape<kNormThreads, 1, 1, 6, Added::nothing, /*kRest=*/true>>(call, stream);
 }
