@@ -169,6 +169,10 @@ Result<FamilyTraits> family_traits(const ModelConfig& config) {
   WW_ASSIGN_OR_RETURN(const Family family, find_family(config.architecture));
   FamilyTraits traits = family.traits(config);
   traits.layers = transformer_layers(config);
+  if (config.num_experts > 0 && traits.router.num_experts == 0) {
+    return Status::unsupported("config.json: num_experts is " + std::to_string(config.num_experts) + ", but " +
+                               config.architecture + " has no experts; leave it out", "num_experts");
+  }
   if (config.num_experts > 0) WW_RETURN_IF_ERROR(check_router_rule(traits.router));
   if (!is_activation(traits.activation, config.hidden_act)) {
     return Status::unsupported("config.json: hidden_act '" + config.hidden_act.substr(0, 40) +

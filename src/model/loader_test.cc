@@ -206,6 +206,14 @@ TEST_F(LoaderTest, BadConfigNamesKeyValueAndRule) {
   expect_refusal(open(), StatusCode::data_loss, {"config.json"});
 }
 
+TEST_F(LoaderTest, ExpertsOfAFamilyWithoutAnyAreRefusedByName) {
+  edit_config([](json& config) {
+    config["num_experts"] = 8;
+    config["num_experts_per_tok"] = 2;
+  });
+  expect_refusal(open(), StatusCode::unsupported, {"num_experts is 8", "LlamaForCausalLM has no experts"});
+}
+
 TEST_F(LoaderTest, EmptyFolderSaysWhatIsNeeded) {
   fs::remove(folder_ / "config.json");
   expect_refusal(open(), StatusCode::not_found, {"config.json"});
