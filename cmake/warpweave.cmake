@@ -79,6 +79,15 @@ function(ww_test NAME)
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
 endfunction()
 
+# ww_allocation_test(NAME SRCS foo_test.cc DEPS other ...): a program of its own, whose operator new fails when it is told to. The
+# thread sanitizer cannot start one: its runtime asks for memory before such an operator can answer.
+function(ww_allocation_test NAME)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  if(NOT WARPWEAVE_SANITIZE STREQUAL "thread")
+    ww_test(${NAME} SRCS ${ARG_SRCS} ${PROJECT_SOURCE_DIR}/src/base/testing/failing_allocator.cc DEPS ${ARG_DEPS})
+  endif()
+endfunction()
+
 # ww_host_kernel_test(NAME SRCS foo_test.cc DEPS other ...): a test that runs CUDA kernels on the host, where
 # device/cuda/testing/host has the PTX words. All on one thread, where the thread sanitizer finds nothing and takes minutes.
 function(ww_host_kernel_test NAME)
