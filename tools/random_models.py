@@ -1,7 +1,7 @@
 """Random tiny models, as legal as odd: what tools/check_random_models.py serves and compares.
 
-draw(name, rng, gpu) gives (model_type, config keys, how) for one of NAMES. Sizes are rarely multiples of anything; with
-gpu they are what GPU kernels take. Only combinations that transformers itself runs are drawn.
+FAMILIES[name](rng, gpu) gives (model_type, config keys). Sizes are rarely multiples of anything; with gpu they are what
+GPU kernels take. Only combinations that transformers itself runs are drawn.
 """
 
 
