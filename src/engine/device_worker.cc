@@ -71,12 +71,14 @@ void DeviceWorker::wait(DeviceStep* step) {
   std::unique_lock lock(mutex_);
   if (left_ == step) {
     left_ = nullptr;
+    lock.unlock();
     forward_end_ = {};  // as behind any pause of the device
     run_or_fail(*step);
     forward_end_ = {};
     step->done = true;
+  } else {
+    finished_.wait(lock, [&] { return step->done; });
   }
-  finished_.wait(lock, [&] { return step->done; });
   step->ended_at = SteadyClock::now();
 }
 
