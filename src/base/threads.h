@@ -66,7 +66,7 @@ class ThreadTeam {
   bool stopping_ = false;
 };
 
-// CPUs this process may run on (its affinity mask), at least 1.
+// CPUs this process may use at a time, at least 1: those of its affinity mask, or fewer where a container has a quota.
 int available_cpus();
 
 }  // namespace warpweave

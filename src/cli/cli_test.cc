@@ -74,7 +74,6 @@ TEST(FindModel, TakesPathsThenNamesInTheModelFolders) {
   EXPECT_TRUE(standard->path().ends_with("models/tale-llama")) << standard->path();
 }
 
-// A new route is closed until it is named here: who may call it is decided twice.
 // A template in another encoding would be blamed on the messages of every request.
 TEST(LoadModel, RefusesTemplatesThatAreNotUtf8) {
   const TemporaryFolder folder;
@@ -88,6 +87,7 @@ TEST(LoadModel, RefusesTemplatesThatAreNotUtf8) {
   EXPECT_NE(loaded.status().message().find("not UTF-8 at byte 25"), std::string::npos) << loaded.status().message();
 }
 
+// A new route is closed until it is named here: who may call it is decided twice.
 TEST(Routes, OnlyTheseAreOpenOrForAdmins) {
   server::testing::FakeEngine engine;
   const ServerArgs args;
@@ -173,7 +173,7 @@ TEST(Tune, WritesWhatAutoDecidesBy) {
   EXPECT_NE(text.find("decode: auto -> torch_native, the fastest measured here (b1 kv 32"),
             std::string::npos) << text;
   testing::internal::CaptureStderr();
-  EXPECT_NE(tune_command(Argv{"--backend", "no_such_backend"}), 0);
+  EXPECT_EQ(tune_command(Argv{"--backend", "no_such_backend"}), kExitFailed);
   const std::string error = testing::internal::GetCapturedStderr();
   EXPECT_NE(error.find("no_such_backend"), std::string::npos) << error;
   EXPECT_EQ(tune_command(Argv{"--batch-size", "0"}), kExitUsage);
