@@ -142,8 +142,10 @@ TEST_P(EncoderTest, EqualsTransformersWithEveryBackend) {
   ServerArgs args;
   args.attention_backend = GetParam().backend;
   const auto served = serve(GetParam().model, args);
-  if (!served.ok() && served.status().message().find("cannot run here") != std::string::npos)
-    GTEST_SKIP() << "no OpenCL device";
+  const std::string why = served.ok() ? "" : served.status().message();
+  // A build for a sanitizer has no OpenCL.
+  const bool no_opencl = why.find("cannot run here") != std::string::npos || why.find("not built into this") != std::string::npos;
+  if (no_opencl && args.attention_backend == "triton") GTEST_SKIP() << why;
   expect_goldens(GetParam().model, args);
   args.page_size = 3;
   args.max_prefill_tokens = 20;
