@@ -13,6 +13,7 @@
 // penalties, biases, and the log-probabilities of 5 tokens (edited).
 // shared, which all leaves out as well: 64 requests at once of 8192 tokens and 128 of their own, 128 new ones each: first each with
 // 8192 of its own, then all with the same, which one request before them has left in the prefix cache.
+// -: rows are read from the input, a line each of decode1 ... ttft, shorter ones; so two builds can take turns (serving_by_turns.py).
 // decode64 alone is the decode step of that batch, so are decode1, decode8 and decode256.
 // profileN marks one decode step of batch N, and profile0 a prefill of 8192 tokens, for a profiler that
 // waits for the program's mark (ncu --profile-from-start off).
@@ -25,6 +26,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <iostream>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -190,12 +192,17 @@ void profile(Runner& runner, int batch) {
 
 constexpr int kBatches[] = {1, 8, 64, 256};
 
+// How much a row measures; less where rows take turns with another build's.
+struct Lengths {
+  int decode_tokens = 256, prefill_runs = 5, ttft_runs = 9;
+};
+
 // `only`: a batch, or 0 for all.
-void decode(Runner& runner, int max_batch, int only) {
+void decode(Runner& runner, const Lengths& lengths, int max_batch, int only) {
   for (int batch : kBatches) {
     if (batch > max_batch) break;
     if (only != 0 && batch != only) continue;
-    const Outcome outcome = runner.run(std::vector<Job>(batch, {1024, 256}), batch);
+    const Outcome outcome = runner.run(std::vector<Job>(batch, {1024, lengths.decode_tokens}), batch);
     const std::vector<double>& intervals = outcome.intervals_ms;
     const double mean_ms = std::accumulate(intervals.begin(), intervals.end(), 0.0) / std::max<size_t>(intervals.size(), 1);
     print(fmt::format("decode step, batch {}", batch),
@@ -204,19 +211,19 @@ void decode(Runner& runner, int max_batch, int only) {
   }
 }
 
-void prefill(Runner& runner) {
+void prefill(Runner& runner, const Lengths& lengths) {
   for (const auto& [count, length] : {std::pair{1, 8192}, {16, 1024}}) {
     std::vector<double> rates;
-    for (int i = 0; i < 5; ++i) {
+    for (int i = 0; i < lengths.prefill_runs; ++i) {
       rates.push_back(count * length / runner.run(std::vector<Job>(count, {length, 1}), count).total_s);
     }
     print(fmt::format("prefill {}x{}", count, length), fmt::format("\"tokens_per_s\": {:.0f}", median(rates)));
   }
 }
 
-void ttft(Runner& runner) {
+void ttft(Runner& runner, const Lengths& lengths) {
   std::vector<double> times;
-  for (int i = 0; i < 9; ++i) times.push_back(runner.run({{1024, 4}}, 1).ttft_s[0] * 1e3);
+  for (int i = 0; i < lengths.ttft_runs; ++i) times.push_back(runner.run({{1024, 4}}, 1).ttft_s[0] * 1e3);
   print("time to first token, 1024 tokens, idle", fmt::format("\"median_ms\": {:.2f}", median(times)));
 }
 
@@ -427,6 +434,16 @@ bool take_dice(std::vector<std::string>& words) {
   return true;
 }
 
+// The rows of steps, prefill and first tokens among `rows`.
+void steps(const std::string& rows, Runner& runner, const Lengths& lengths, int max_batch) {
+  const auto wants = [&](const char* row) { return rows == "all" || rows.find(row) != std::string::npos; };
+  const auto* const alone = std::find_if(std::begin(kBatches), std::end(kBatches),
+                                         [&](int batch) { return rows == fmt::format("decode{}", batch); });
+  if (wants("decode")) decode(runner, lengths, max_batch, alone == std::end(kBatches) ? 0 : *alone);
+  if (wants("prefill")) prefill(runner, lengths);
+  if (wants("ttft")) ttft(runner, lengths);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -460,11 +477,11 @@ int main(int argc, char** argv) {
   for (int batch : {0, 1, 8, 64, 256}) {
     if (rows == fmt::format("profile{}", batch)) profile(runner, batch);
   }
-  const auto* const alone = std::find_if(std::begin(kBatches), std::end(kBatches),
-                                         [&](int batch) { return rows == fmt::format("decode{}", batch); });
-  if (wants("decode")) decode(runner, info.max_running_requests, alone == std::end(kBatches) ? 0 : *alone);
-  if (wants("prefill")) prefill(runner);
-  if (wants("ttft")) ttft(runner);
+  steps(rows, runner, {}, info.max_running_requests);
+  for (std::string line; rows == "-" && std::getline(std::cin, line);) {
+    steps(line, runner, {.decode_tokens = 128, .prefill_runs = 2, .ttft_runs = 3}, info.max_running_requests);
+    print("done", "\"of\": \"" + line + "\"");
+  }
   if (rows.find("shared") != std::string::npos) shared(engine, runner);
   if (with_adapters) lora(runner, flags->args, *served, rows == "lora" ? 0 : 64);
   if (rows == "schemas") schemas(runner, info.vocab_size);

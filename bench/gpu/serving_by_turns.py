@@ -1,0 +1,75 @@
+"""Two builds of serving_bench by turns on one GPU: is serving slower than it was?
+
+  python bench/gpu/serving_by_turns.py OLD/serving_bench NEW/serving_bench [--rounds 9] [flags of `serve`]
+
+Both hold the model at the same time, with made-up weights, and measure one row after another, every other round in the
+opposite order. Told are the medians of both and the median of the rounds' own ratios, each so that above 1 the new one is
+slower; all that was measured goes to --out as JSON.
+"""
+import argparse
+import json
+import statistics
+import subprocess
+
+ROWS = ("decode1", "decode8", "decode64", "prefill", "ttft")
+FLAGS = ["--device", "cuda", "--model-path", "bench/gpu/llama-3.1-8b-shape", "--load-format", "dummy", "--skip-tokenizer-init",
+         "--context-length", "32768", "--disable-radix-cache", "--page-size", "64", "--max-total-tokens", "90000"]
+
+
+class Build:
+    def __init__(self, program, flags):
+        self.process = subprocess.Popen([program, "-", *flags], text=True, bufsize=1, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE)
+        self.start = self.line()
+
+    def line(self):
+        text = self.process.stdout.readline()
+        if not text:
+            raise SystemExit(f"{self.process.args[0]} ended with {self.process.wait()}")
+        return json.loads(text)
+
+    def measure(self, row):
+        """{row: value}; the value is a time, or a rate where its name says so."""
+        self.process.stdin.write(row + "\n")
+        out = {}
+        while (line := self.line())["row"] != "done":
+            value = line.get("median_ms") or line.get("tokens_per_s")
+            out[line["row"]] = (value, "tokens_per_s" in line)
+        return out
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("old")
+    parser.add_argument("new")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--out")
+    options, flags = parser.parse_known_args()
+    builds = [Build(program, FLAGS + flags) for program in (options.old, options.new)]
+    for build in builds:
+        print(json.dumps(build.start), flush=True)
+        for row in ROWS:
+            build.measure(row)   # warms up
+    measured = {}
+    for number in range(options.rounds):
+        for row in ROWS:
+            order = (0, 1) if number % 2 == 0 else (1, 0)
+            values = {which: builds[which].measure(row) for which in order}
+            for name, (old, is_rate) in values[0].items():
+                new = values[1][name][0]
+                measured.setdefault(name, []).append((old, new, old / new if is_rate else new / old))
+        print("round", number, flush=True)
+    for name, rounds in measured.items():
+        old, new, ratio = (statistics.median(column) for column in zip(*rounds))
+        least, most = min(r[2] for r in rounds), max(r[2] for r in rounds)
+        print(f"{name}: {old:g} -> {new:g}, median ratio {ratio:.3f} ({least:.3f} to {most:.3f})", flush=True)
+    if options.out:
+        with open(options.out, "w") as file:
+            json.dump({"start": [build.start for build in builds], "rounds": measured}, file)
+    for build in builds:
+        build.process.stdin.close()
+        build.process.wait()
+
+
+if __name__ == "__main__":
+    main()
