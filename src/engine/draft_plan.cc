@@ -187,7 +187,11 @@ Status check_gpu_draft(const DraftPlan& plan) {
   ModelConfig config = plan.config;
   if (plan.head && plan.head != DraftHeadKind::nextn) config.architecture = "LlamaForCausalLM";
   const Status fits = check_gpu_model(config);
-  return fits.ok() ? fits : refused(fits.message());
+  if (!fits.ok()) return refused(fits.message());
+  constexpr int kWidth = 8;  // that a thread of the drafts' kernels reads at once
+  if (config.hidden_size % kWidth == 0) return {};
+  return refused(fmt::format("--device cuda drafts with hidden sizes that are multiples of {}; this model has {}; "
+                             "use --device cpu", kWidth, config.hidden_size));
 }
 
 // Every token's page must stay for as long as the request runs.

@@ -193,7 +193,6 @@ static Status check_gpu_latent(const LatentConfig& latent) {
 }
 
 Status check_gpu_model(const ModelConfig& config) {
-  const auto odd = [](int size) { return size % 8 != 0; };  // vector loads
   WW_RETURN_IF_ERROR(find_family(config.architecture).status());
   if (config.encoder) {
     return Status::unsupported(
@@ -202,13 +201,6 @@ Status check_gpu_model(const ModelConfig& config) {
         "--device");
   }
   if (config.latent) WW_RETURN_IF_ERROR(check_gpu_latent(*config.latent));
-  const std::vector<LayerPlan> layers = transformer_layers(config);
-  const bool dense = std::any_of(layers.begin(), layers.end(), [](const LayerPlan& layer) {
-    return layer.feed_forward == FeedForwardKind::dense;
-  });
-  int ffn = config.num_experts > 0 ? config.moe_intermediate_size : config.intermediate_size;
-  if (dense && odd(config.intermediate_size)) ffn = config.intermediate_size;
-  if (odd(config.shared_expert_intermediate_size)) ffn = config.shared_expert_intermediate_size;
   if (config.num_experts > kMaxGpuExperts || config.experts_per_token > kMaxGpuExpertsPerToken ||
       config.n_group > kMaxGpuGroups) {
     return Status::unsupported(
@@ -218,11 +210,9 @@ Status check_gpu_model(const ModelConfig& config) {
             std::to_string(config.experts_per_token) + " and " + std::to_string(config.n_group) + "; use --device cpu",
         "--device");
   }
-  if (odd(config.hidden_size) || odd(ffn) || config.head_dim % 2 != 0 || (config.head_dim > 512 && !config.latent)) {
-    return Status::unsupported(
-        "--device cuda needs hidden and intermediate sizes that are multiples of 8 and an even head dim up to 512; "
-        "this model has " + std::to_string(config.hidden_size) + ", " + std::to_string(ffn) + " and " +
-            std::to_string(config.head_dim) + "; use --device cpu", "--device");
+  if (config.head_dim % 2 != 0 || (config.head_dim > 512 && !config.latent)) {
+    return Status::unsupported("--device cuda needs an even head dim up to 512; this model has " +
+                                   std::to_string(config.head_dim) + "; use --device cpu", "--device");
   }
   return {};
 }

@@ -10,6 +10,7 @@
 #include "model/dual_chunk.h"
 #include "model/families/family.h"
 #include "model/layers/gpu_experts_feed_forward.h"
+#include "ops/cuda/any_width.h"
 #include "ops/cuda/norms.h"
 
 namespace warpweave {
@@ -97,7 +98,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   GpuExperts::Options options = {.spec = spec_,
                                  .dtype = dtype_,
                                  .max_rows = tokens,
-                                 .ffn = config_.moe_intermediate_size,
+                                 .ffn = gpu::whole_width(config_.moe_intermediate_size),
                                  .in_8_bits = experts_in_8_bits,
                                  .batch_invariant = limits.batch_invariant,
                                  .dice = limits.routing_dice, .counts = limits.count_experts};

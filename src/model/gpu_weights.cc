@@ -13,6 +13,8 @@
 #include "model/dual_chunk.h"
 #include "model/unread_weights.h"
 #include "model/uploader.h"
+#include "model/weight_rows.h"
+#include "ops/cuda/any_width.h"
 #include "ops/cuda/fp8.h"
 
 namespace warpweave {
@@ -22,28 +24,10 @@ using gpu::GpuLinear;
 
 constexpr size_t kSlabBytes = size_t{64} << 20;
 
-void narrow_row(const std::vector<float>& row, DType to, std::byte* out) {
-  const auto cols = static_cast<int64_t>(row.size());
-  if (to == DType::bf16) {
-    f32_to_bf16_row(row.data(), cols, reinterpret_cast<uint16_t*>(out));
-  } else if (to == DType::f16) {
-    f32_to_f16_row(row.data(), cols, reinterpret_cast<uint16_t*>(out));
-  } else {
-    std::memcpy(out, row.data(), cols * sizeof(float));
-  }
-}
-
-void convert_row(const TensorView& weight, int64_t row, DType to, std::byte* out, std::vector<float>& scratch) {
-  const int64_t cols = weight.shape[1];
-  const size_t row_bytes = weight.size_bytes() / weight.shape[0];
-  const std::byte* from = static_cast<const std::byte*>(weight.data) + row * row_bytes;
-  if (weight.dtype == to) {
-    std::memcpy(out, from, row_bytes);
-    return;
-  }
-  scratch.resize(cols);
-  dequantize_row(weight.dtype, from, cols, scratch.data());
-  narrow_row(scratch, to, out);
+bool has_whole_widths(const ModelConfig& config) {
+  const auto odd = [](int width) { return width % gpu::kWholeWidth != 0; };
+  return !odd(config.hidden_size) && !odd(config.intermediate_size) && !odd(config.moe_intermediate_size) &&
+         !odd(config.shared_expert_intermediate_size);
 }
 
 // Releases what the uploader has read.
@@ -91,8 +75,9 @@ class GpuTarget {
   int fp8_kept() const { return fp8_kept_; }
   int fp8_widened() const { return fp8_widened_; }
 
-  GpuTarget(DType dtype, Uploader& uploader, DeviceArena& arena)
-      : dtype_(dtype), uploader_(uploader), arena_(arena) {}
+  // whole_widths: the model's widths are multiples of 8, as vector loads want them.
+  GpuTarget(DType dtype, bool whole_widths, Uploader& uploader, DeviceArena& arena)
+      : dtype_(dtype), whole_widths_(whole_widths), uploader_(uploader), arena_(arena) {}
 
   Result<GpuVector> vector(const TensorView& view) { return floats(widened(view)); }
 
@@ -107,11 +92,11 @@ class GpuTarget {
     return out;
   }
 
-  bool takes_random(DType dtype) const { return dtype == dtype_; }
+  bool takes_random(DType dtype) const { return dtype == dtype_ && whole_widths_; }
   bool takes_random_fp8(const RandomFp8& rule, int64_t rows, int64_t cols) const {
     const bool of_rows = rule.block_rows == 1 && rule.block_cols == cols;
     const bool of_blocks = rule.block_rows == gpu::kFp8Block && rule.block_cols == gpu::kFp8Block;
-    return cols % gpu::kFp8Columns == 0 &&
+    return whole_widths_ && cols % gpu::kFp8Columns == 0 &&
            (of_rows || (of_blocks && rows % gpu::kFp8Block == 0 && cols > gpu::kFp8Block));
   }
   Status embedding(const LinearPart& table, const std::shared_ptr<WeightSource>& source, GpuDecoderWeights& out) {
@@ -123,14 +108,15 @@ class GpuTarget {
 
   Result<GpuLinear> pack(const std::vector<LinearPart>& parts, GluActivation glu, bool exact) {
     GpuLinear out;
-    const std::optional<gpu::Fp8Scaling> scaling = common_scaling(parts);
+    const bool fills_up = experts_left_ > 0 && !whole_widths_;  // experts' kernels have no loads of other widths
+    const std::optional<gpu::Fp8Scaling> scaling = fills_up ? std::nullopt : common_scaling(parts);
     // A router is multiplied as it is stored: 16-bit weights by 16-bit rows lose nothing.
     const bool widened = exact && parts[0].weight.dtype != dtype_;
     out.dtype = scaling ? DType::fp8_e4m3 : widened ? DType::f32 : dtype_;
     out.x_dtype = widened ? DType::f32 : dtype_;
     out.glu = glu;
-    out.in_features = parts[0].weight.shape[1];
-    for (const LinearPart& part : parts) out.out_features += rows_of(part);
+    out.in_features = stored_width(parts[0].weight.shape[1]);
+    for (const LinearPart& part : parts) out.out_features += stored_width(rows_of(part));
     fp8_kept_ += scaling.has_value();
     fp8_widened_ += !scaling && parts[0].scales != nullptr;
     const bool made_codes = scaling && parts[0].random;
@@ -195,10 +181,13 @@ class GpuTarget {
                                "without scales of blocks, or 16-bit ones); use --device cpu");
   }
 
+  // Of rows and columns: those of experts are filled up with zeros, which change nothing.
+  int64_t stored_width(int64_t width) const { return experts_left_ > 0 ? gpu::whole_width(width) : width; }
+
   Status upload_all(const std::vector<LinearPart>& parts, DType dtype, size_t row_bytes, std::byte* to) {
     for (const LinearPart& part : parts) {
       WW_RETURN_IF_ERROR(upload(part, dtype, row_bytes, to));
-      to += rows_of(part) * row_bytes;
+      to += stored_width(rows_of(part)) * row_bytes;
     }
     return {};
   }
@@ -213,27 +202,17 @@ class GpuTarget {
       }
       return {};
     }
-    return uploader_.rows(2 * rows_of(parts[0]), row_bytes, to, [&](int64_t begin, int64_t end, std::byte* out) {
+    const int64_t rows = 2 * stored_width(rows_of(parts[0]));
+    return uploader_.rows(rows, row_bytes, to, [&](int64_t begin, int64_t end, std::byte* out) {
       for (int64_t row = begin; row < end;) {
         const LinearPart& part = parts[row / kTurn % 2];
         const int64_t from = row / (2 * kTurn) * kTurn + row % kTurn;
         const int64_t count = std::min(end - row, kTurn - row % kTurn);
-        copy_rows(part, dtype, from, from + count, out + (row - begin) * row_bytes, row_bytes);
+        write_rows(part, dtype, from, from + count, out + (row - begin) * row_bytes, row_bytes);
         row += count;
       }
       return Status();
     });
-  }
-
-  static void copy_rows(const LinearPart& part, DType dtype, int64_t begin, int64_t end, std::byte* out,
-                        size_t row_bytes) {
-    if (part.weight.dtype != dtype || part.row_step != 1) return convert_rows(part, dtype, begin, end, out, row_bytes);
-    const auto* const from = static_cast<const std::byte*>(part.weight.data) + (part.first_row + begin) * row_bytes;
-    std::memcpy(out, from, (end - begin) * row_bytes);
-  }
-
-  static int64_t rows_of(const LinearPart& part) {
-    return part.rows >= 0 ? part.rows : (part.weight.shape[0] - part.first_row) / part.row_step;
   }
 
   Status upload(const LinearPart& part, DType dtype, size_t row_bytes, std::byte* to) {
@@ -241,13 +220,15 @@ class GpuTarget {
       gpu::fill_random(*part.random, part.weight.elements(), dtype, to, nullptr);
       return {};
     }
-    const auto* const from = static_cast<const std::byte*>(part.weight.data) + part.first_row * row_bytes;
-    if (part.weight.dtype != dtype || part.row_step != 1) {
-      return uploader_.rows(rows_of(part), row_bytes, to, [&](int64_t begin, int64_t end, std::byte* out) {
-        convert_rows(part, dtype, begin, end, out, row_bytes);
+    const int64_t rows = stored_width(rows_of(part));
+    const bool filled_up = rows != rows_of(part) || part.weight.shape[1] != stored_width(part.weight.shape[1]);
+    if (part.weight.dtype != dtype || part.row_step != 1 || filled_up) {
+      return uploader_.rows(rows, row_bytes, to, [&](int64_t begin, int64_t end, std::byte* out) {
+        write_rows(part, dtype, begin, end, out, row_bytes);
         return Status();
       });
     }
+    const auto* const from = static_cast<const std::byte*>(part.weight.data) + part.first_row * row_bytes;
     if (!part.stays) return uploader_.bytes(from, rows_of(part) * row_bytes, to);
     uploader_.add_bytes(from, rows_of(part) * row_bytes, to);
     return {};
@@ -311,22 +292,6 @@ class GpuTarget {
     return out;
   }
 
-  static void convert_rows(const LinearPart& part, DType to, int64_t begin, int64_t end, std::byte* out,
-                           size_t row_bytes) {
-    std::vector<float> scratch;
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t row = part.first_row + r * part.row_step;
-      std::byte* const to_row = out + (r - begin) * row_bytes;
-      if (part.scales == nullptr) {
-        convert_row(part.weight, row, to, to_row, scratch);
-        continue;
-      }
-      scratch.resize(part.weight.shape[1]);
-      widen_fp8_row(part.weight, *part.scales, row, scratch.data());
-      narrow_row(scratch, to, to_row);
-    }
-  }
-
   Result<const float*> bias(const std::vector<LinearPart>& parts, bool turns) {
     std::vector<float> all;
     bool any = false;
@@ -336,6 +301,7 @@ class GpuTarget {
       for (int64_t r = 0; r < rows_of(part); ++r) {
         all.push_back(whole.empty() ? 0.0f : whole[part.first_row + r * part.row_step]);
       }
+      all.resize(all.size() + stored_width(rows_of(part)) - rows_of(part));
     }
     if (!any) return static_cast<const float*>(nullptr);
     if (turns) {
@@ -399,6 +365,7 @@ class GpuTarget {
   static constexpr size_t kPieceMultiple = 256;
 
   DType dtype_;
+  bool whole_widths_;
   Uploader& uploader_;
   DeviceArena& arena_;
   int experts_ = 0, experts_left_ = 0;  // GEMMs of experts that are yet to come
@@ -416,7 +383,7 @@ static Result<GpuDecoderWeights> load(const ModelConfig& config, const FamilyTra
   WW_ASSIGN_OR_RETURN(const std::unique_ptr<Uploader> uploader, Uploader::create(team.size()));
   const bool stored_fp8 = source->has_fp8("model.layers.0.self_attn.q_proj.weight");
   source = release_in_background(std::move(source));
-  GpuTarget target(options.dtype, *uploader, *arena);
+  GpuTarget target(options.dtype, has_whole_widths(config), *uploader, *arena);
   BuildOptions build = options;
   if (const auto dual_chunk = dual_chunk_in_use(config, options.max_positions)) {
     build.max_positions = DualChunkRope(*dual_chunk).rope_positions();

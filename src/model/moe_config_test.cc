@@ -124,8 +124,15 @@ TEST(MoeConfig, WhatTheGpusKernelsCannotHoldIsRefused) {
             std::string::npos);
   EXPECT_NE(refusal({{"n_routed_experts", 128}, {"n_group", 64}, {"topk_group", 16}}).find("32 groups"),
             std::string::npos);
-  EXPECT_NE(refusal({{"moe_intermediate_size", 36}}).find("multiples of 8"), std::string::npos);
-  EXPECT_NE(refusal({{"intermediate_size", 132}}).find("multiples of 8"), std::string::npos);  // of its dense layer
+  EXPECT_NE(refusal({{"head_dim", 514}}).find("head dim up to 512"), std::string::npos);
+}
+
+TEST(MoeConfig, TheGpuTakesWidthsThatAreNoMultiplesOfEight) {
+  for (const json& changes : {json{{"moe_intermediate_size", 37}}, {{"intermediate_size", 133}}, {{"hidden_size", 50}}}) {
+    const auto config = parse_config_json(glm(changes).dump());
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    EXPECT_EQ(check_gpu_model(*config).message(), "") << changes;
+  }
 }
 
 json qwen3_next(const json& changes = json::object()) {

@@ -107,11 +107,11 @@ auto ExpertsBuilder<Target>::build() -> Result<ExpertsWeightsOf<Device>> {
 }
 
 // How many of the routed experts' width the shared ones are, where the target multiplies them together; 0: apart. Their
-// down GEMMs are cut by columns, which formats of blocks do not allow.
+// down GEMMs are cut by columns, which formats of blocks do not allow, and their gate is read by eight.
 template <typename Target>
 int ExpertsBuilder<Target>::shared_among_experts() const {
   const int64_t ffn = pack_.config.moe_intermediate_size, all = pack_.config.shared_expert_intermediate_size;
-  if (!Target::kSharedAmongExperts || all == 0 || all % ffn != 0) return 0;
+  if (!Target::kSharedAmongExperts || all == 0 || all % ffn != 0 || hidden_ % 8 != 0) return 0;
   const int64_t count = all / ffn;
   if (count > kMaxGpuSharedExperts || pack_.config.experts_per_token + count > kMaxGpuExpertsPerToken) return 0;
   const std::string down = shared_prefix() + ".down_proj.weight";

@@ -4,6 +4,7 @@
 
 #include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
+#include "ops/cuda/any_width.h"
 #include "ops/cuda/fp8.h"
 
 namespace warpweave {
@@ -37,13 +38,15 @@ Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, G
   const auto get = [&]<typename T>(T*& pointer, int64_t count, size_t element_bytes) {
     workspace.get(pointer, count, element_bytes, "activations of experts; lower --chunked-prefill-size");
   };
-  const int64_t rows = options.max_rows, pairs = rows * rule.of_row(), hidden = options.spec.hidden_size;
+  const int64_t rows = options.max_rows, pairs = rows * rule.of_row();
+  const int64_t hidden = gpu::whole_width(options.spec.hidden_size);
   const size_t element = dtype_info(options.dtype).block_bytes;
   const int64_t places = std::max(pairs, shared_places(rule, gpu::kSharedRows));
   gpu::ExpertPlan& plan = out->plan_;
   get(out->logits_, std::max<int64_t>(rows, gpu::kSharedRows) * rule.num_experts, sizeof(float));
   get(out->rows_, places * hidden, element);
   get(out->act_, places * options.ffn, element);
+  if (hidden != options.spec.hidden_size) get(out->filled_up_, rows * hidden, element);
   get(plan.chosen, pairs, sizeof(int32_t));
   get(plan.weights, pairs, sizeof(float));
   get(plan.offsets, rule.all_experts() + 1, sizeof(int32_t));
@@ -151,7 +154,7 @@ Status GpuExperts::plan(const Step& step, int tile_places, gpu::GpuGemm& gemm) {
 void GpuExperts::gemms(const Step& step, int tile_places, bool shared_rows) {
   const GpuExpertLayer& experts = step.weights->experts;
   const RouterRule rule = rule_of(options_.spec.router, experts);
-  const int64_t hidden = options_.spec.hidden_size;
+  const int64_t hidden = experts.gate_up.cols;
   const bool wgmma = by_wgmma(experts), codes = wgmma && in_8_bits(experts);
   gpu::ExpertGemmCall call;
   call.places = shared_rows ? shared_places(rule, step.rows) : step.rows * rule.of_row();
@@ -184,10 +187,14 @@ void GpuExperts::gemms(const Step& step, int tile_places, bool shared_rows) {
   }
   call.plan_settled = !shared_rows;
   const void* x = step.h;       // shared rows are rounded by norm_route
-  if (codes && !shared_rows) round(step.h, hidden, step.rows, plan_.place_of);
+  if (filled_up_ != nullptr) {
+    gpu::fill_up_rows({step.h, options_.dtype, step.rows, options_.spec.hidden_size, filled_up_}, step.stream);
+    x = filled_up_;
+  }
+  if (codes && !shared_rows) round(x, hidden, step.rows, plan_.place_of);
   if (!codes && !shared_rows) {
     const int64_t row_bytes = hidden * static_cast<int64_t>(dtype_info(options_.dtype).block_bytes);
-    gpu::spread_rows({step.h, step.rows, row_bytes, plan_.place_of, rule.of_row(), rows_}, step.stream);
+    gpu::spread_rows({x, step.rows, row_bytes, plan_.place_of, rule.of_row(), rows_}, step.stream);
     x = rows_;
   }
   multiply(experts.gate_up, x, act_);

@@ -25,7 +25,7 @@ class GpuExperts {
     DecoderSpec spec;             // its router's `shared`: the most that a layer has with the routed experts
     DType dtype = DType::bf16;
     int64_t max_rows = 0;
-    int64_t ffn = 0;              // of an expert
+    int64_t ffn = 0;              // of an expert, in GPU memory (whole_width())
     bool in_8_bits = false;       // some layers' experts are
     bool batch_invariant = false;
     bool dice = false;            // experts are drawn (gpu::RoutingDice)
@@ -72,8 +72,9 @@ class GpuExperts {
   Options options_;
   gpu::ExpertPlan plan_;
   float* logits_ = nullptr;       // [rows, experts]
-  void* rows_ = nullptr;          // [places, hidden] rows by place, then the experts' results
+  void* rows_ = nullptr;          // [places, whole_width(hidden)] rows by place, then the experts' results
   void* act_ = nullptr;           // [places, ffn]
+  void* filled_up_ = nullptr;     // [rows, whole_width(hidden)] the normed rows; null: they are whole as they are
   uint8_t* codes_ = nullptr;      // [places, hidden or ffn] in 8 bits
   float* code_scales_ = nullptr;
   uint64_t* load_ = nullptr;

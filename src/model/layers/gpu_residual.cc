@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/any_width.h"
 #include "ops/cuda/norms.h"
 #include "ops/cuda/small_gemm.h"
 #include "ops/cuda/stream_gemm.h"
@@ -82,14 +83,17 @@ gpu::WeightPrefetch GpuResidual::ahead(const gpu::GpuLinear& next) const {
 void GpuResidual::add_experts(const gpu::ExpertSums& sums) {
   settle_experts();
   experts_ = sums;
-  if (parallel_ || whole_rows_ || norm_.layer_norm || hidden_size_ > gpu::kNormPartialCols || pending_.data != nullptr)
+  if (parallel_ || whole_rows_ || norm_.layer_norm || hidden_size_ > gpu::kNormPartialCols ||
+      hidden_size_ % gpu::kWholeWidth != 0 || pending_.data != nullptr)
     settle_experts();
 }
 
 void GpuResidual::settle_experts() {
   if (experts_.results == nullptr) return;
-  gpu::combine_experts({.sums = experts_, .dtype = dtype_, .rows = rows_, .hidden = hidden_size_, .y = x_[current_]},
-                       stream_);
+  const gpu::CombineExpertsCall call = {.sums = experts_, .dtype = dtype_, .rows = rows_, .hidden = hidden_size_,
+                                        .y = x_[current_]};
+  hidden_size_ % gpu::kWholeWidth != 0 ? gpu::combine_experts_any_width(call, stream_)
+                                       : gpu::combine_experts(call, stream_);
   experts_ = {};
 }
 

@@ -35,6 +35,7 @@ struct GpuRunOptions {
   KvFormat kv_format = KvFormat::f32;
   int page_size = 4;
   int max_tokens = 512;
+  std::string load_format = "auto";
   std::optional<Fp8Config> fp8 = {};  // weights are rounded to 8 bits
   std::string linear = "triton";      // kernels of recurrent layers
   DType state_dtype = DType::f32;
@@ -45,7 +46,7 @@ class GpuRun {
  public:
   static Result<std::unique_ptr<GpuRun>> open(const std::string& path, const GpuRunOptions& options, DeviceArch arch) {
     auto run = std::unique_ptr<GpuRun>(new GpuRun(options));
-    WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_model_bundle(path, {.load_format = "auto", .tokenizer_path = {},
+    WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_model_bundle(path, {.load_format = options.load_format, .tokenizer_path = {},
                                                                      .skip_tokenizer = true}));
     if (options.fp8) bundle.weights = quantize_weights_fp8(std::move(bundle.weights), *options.fp8);
     run->config_ = bundle.config;

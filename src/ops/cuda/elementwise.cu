@@ -1,6 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "ops/cuda/activation.cuh"
+#include "ops/cuda/any_width.h"
 #include "ops/cuda/cluster.cuh"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/gemm.h"
@@ -373,8 +374,11 @@ __global__ void upload_step_kernel(StepUpload upload, int copy_blocks) {
 
 }  // namespace
 
+constexpr int64_t kRowPack = 4;  // columns that a thread of these loads at once
+
 void embedding(const EmbeddingCall& call, Stream stream) {
   if (call.rows == 0) return;
+  if (call.cols % kRowPack != 0) return embedding_any_width(call, stream);
   with_type(call.dtype, [&]<typename T>(T*) {
     launch_dependent({static_cast<unsigned>(call.rows), 256, 0, cuda_stream(stream)}, embedding_kernel<T>, call);
   });
@@ -382,6 +386,7 @@ void embedding(const EmbeddingCall& call, Stream stream) {
 
 void rms_norm(const RmsNormCall& call, Stream stream) {
   if (call.rows == 0) return;
+  if (call.cols % kRowPack != 0) return rms_norm_any_width(call, stream);
   with_type(call.out_dtype, [&]<typename T>(T*) {
     if (call.partials.data != nullptr) return launch_norm<T, Added::partials>({call, {}}, cuda_stream(stream));
     launch_norm<T, Added::nothing>({call, {}}, cuda_stream(stream));

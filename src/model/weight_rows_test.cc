@@ -1,0 +1,63 @@
+#include "model/weight_rows.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "base/float16.h"
+
+namespace warpweave {
+namespace {
+
+LinearPart part_of(const std::vector<float>& values, int64_t rows) {
+  const auto cols = static_cast<int64_t>(values.size()) / rows;
+  return {.weight = {.data = values.data(), .dtype = DType::f32, .rank = 2, .shape = {rows, cols}}, .bias = {}};
+}
+
+std::vector<float> numbers(int64_t count) {
+  std::vector<float> out(count);
+  std::iota(out.begin(), out.end(), 1.0f);
+  return out;
+}
+
+TEST(WeightRows, AreConverted) {
+  const std::vector<float> values = numbers(6);
+  std::vector<uint16_t> out(6);
+  write_rows(part_of(values, 2), DType::bf16, 0, 2, reinterpret_cast<std::byte*>(out.data()), 6);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(bf16_to_f32(out[i]), values[i]);
+}
+
+TEST(WeightRows, ZerosFillUpColumnsAndRows) {
+  const std::vector<float> values = numbers(6);
+  for (const DType dtype : {DType::f32, DType::f16}) {
+    for (const int64_t begin : {0, 1, 2, 3}) {
+      std::vector<float> out(16, -1);
+      const size_t row_bytes = 4 * dtype_info(dtype).block_bytes;
+      write_rows(part_of(values, 2), dtype, begin, 4, reinterpret_cast<std::byte*>(out.data()), row_bytes);
+      for (int64_t row = begin; row < 4; ++row) {
+        for (int64_t col = 0; col < 4; ++col) {
+          const int64_t at = (row - begin) * 4 + col;
+          const float got = dtype == DType::f32 ? out[at] : f16_to_f32(reinterpret_cast<const uint16_t*>(out.data())[at]);
+          EXPECT_EQ(got, row < 2 && col < 3 ? values[row * 3 + col] : 0.0f) << row << ", " << col;
+        }
+      }
+    }
+  }
+}
+
+TEST(WeightRows, EverySecondRowFromTheFirstAskedFor) {
+  const std::vector<float> values = numbers(12);
+  LinearPart part = part_of(values, 6);
+  part.first_row = 1;
+  part.row_step = 2;
+  EXPECT_EQ(rows_of(part), 2);
+  part.rows = 3;
+  EXPECT_EQ(rows_of(part), 3);
+  std::vector<float> out(8);
+  write_rows(part, DType::f32, 0, 4, reinterpret_cast<std::byte*>(out.data()), 2 * sizeof(float));
+  EXPECT_EQ(out, (std::vector<float>{3, 4, 7, 8, 11, 12, 0, 0}));
+}
+
+}  // namespace
+}  // namespace warpweave
