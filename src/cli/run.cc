@@ -229,6 +229,7 @@ int chat(const ServerArgs& args) {
                 kExitUsage);
   }
   Chat conversation(*loaded, chat_settings(args, loaded->served.generation));
+  int failures = 0;
   std::string line;
   while (true) {
     if (terminal) {
@@ -239,11 +240,11 @@ int chat(const ServerArgs& args) {
     if (is_command(line)) {
       if (!run_chat_command(line, &conversation)) break;
     } else if (!line.empty()) {
-      if (Status status = conversation.say(line); !status.ok()) fail(status, kExitFailed);
+      if (Status status = conversation.say(line); !status.ok()) failures += fail(status, kExitFailed);
     }
   }
   if (terminal) std::printf("\n");
-  return 0;
+  return failures == 0 || terminal ? 0 : kExitFailed;  // a script hears of an answer that failed
 }
 
 }  // namespace

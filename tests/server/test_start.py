@@ -95,6 +95,13 @@ def test_run_says_what_is_wrong():
     assert wrong.returncode == 2 and "warpweave run --temperature" in wrong.stderr
 
 
+def test_run_of_a_script_fails_where_an_answer_failed():
+    too_long = "tale " * 4000
+    failed = chat(f"{too_long}\nTell me a tale\n", "--max-tokens", "4")
+    assert failed.returncode == 1, failed.stderr
+    assert "context" in failed.stderr and failed.stdout.strip(), "the next line is answered"
+
+
 def test_greedy_chat_repeats_itself_and_ends_where_told():
     answers = {chat("Tell me a tale\n", "--temperature", "0", "--max-tokens", "8").stdout for _ in range(2)}
     assert len(answers) == 1 and 10 < len(answers.pop()) < 80
