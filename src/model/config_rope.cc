@@ -80,7 +80,9 @@ RopeConfig read_rope(ConfigReader& config, const json* section, double theta) {
   rope.partial_rotary_factor = r.number("partial_rotary_factor", rope.partial_rotary_factor, 1e-3, 1.0);
   rope.type = read_type(r, model_type);
   if (rope.type == RopeConfig::Type::longrope) read_longrope(r, rope);
-  rope.factor = r.number("factor", 1.0, kRopeFactorRange);
+  // The factor of yarn may follow from the lengths (check_rope).
+  const bool follows = rope.type == RopeConfig::Type::yarn && !r.has("factor");
+  rope.factor = follows ? 0 : r.number("factor", 1.0, kRopeFactorRange);
   rope.alpha = r.has("alpha") ? r.number("alpha", 1.0, kRopeFactorRange) : 0;
   rope.low_freq_factor = r.number("low_freq_factor", 1.0, kRopeFactorRange);
   rope.high_freq_factor = r.number("high_freq_factor", 4.0, kRopeFactorRange);
@@ -134,6 +136,11 @@ void check_rope(ConfigReader& config, const ModelConfig& model, RopeConfig& rope
     config.fail("rope_scaling", "of type dynamic needs at least 4 rotated dimensions of a head");
   }
   if (stretches_context(rope)) rope.original_max_positions = model.max_position_embeddings;
+  if (rope.factor == 0) {
+    rope.factor = rope.original_max_positions > 0
+                      ? static_cast<double>(model.max_position_embeddings) / rope.original_max_positions
+                      : 1.0;
+  }
 }
 
 // Of layers with a sliding window, where it is another than that of full attention.

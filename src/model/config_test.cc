@@ -150,6 +150,25 @@ TEST(Config, OlderRopeSpellingsMeanTheSame) {
   EXPECT_EQ(parsed->head_dim, 8);
 }
 
+// As in transformers 5: a factor of null is that of the lengths.
+TEST(Config, TheFactorOfYarnFollowsFromTheLengths) {
+  json config = tiny_config();
+  config["max_position_embeddings"] = 96;
+  for (const bool given : {false, true}) {
+    json scaling = {{"rope_type", "yarn"}, {"original_max_position_embeddings", 32}};
+    if (given) scaling["factor"] = nullptr;
+    config["rope_scaling"] = scaling;
+    const auto parsed = parse_config_json(config.dump());
+    ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+    EXPECT_EQ(parsed->rope.factor, 3.0);
+    EXPECT_EQ(parsed->max_position_embeddings, 96);
+  }
+  config["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", nullptr}};
+  const auto plain = parse_config_json(config.dump());
+  ASSERT_TRUE(plain.ok()) << plain.status().message();
+  EXPECT_EQ(plain->rope.factor, 1.0);
+}
+
 // Model cards say to write rope_scaling for long contexts; newer files have rope_parameters beside it.
 TEST(Config, RopeScalingThatSomeoneWroteCounts) {
   json config = tiny_config();
