@@ -49,12 +49,13 @@ Result<NamedFolder> read_names(const Api& api, std::string_view body, bool with_
 Result<NamedFolder> load_named(const Api& api, std::string_view body) {
   WW_ASSIGN_OR_RETURN(NamedFolder names, read_names(api, body, true));
   const Status status = api.context().adapters->load_from_root(names.name, names.path).status();
+  if (status.ok()) return names;
+  const std::string field = status.field().empty() ? "lora_path" : status.field();
   // A broken file is no failure of the server, and no room for another adapter is nothing that passes by waiting.
   if (status.code() == StatusCode::data_loss || status.code() == StatusCode::resource_exhausted) {
-    return Status::invalid_argument(status.message(), status.field());
+    return Status::invalid_argument(status.message(), field);
   }
-  WW_RETURN_IF_ERROR(status);
-  return names;
+  return Status(status.code(), status.message(), field);
 }
 
 std::string loaded_json(const Api& api) {

@@ -102,6 +102,9 @@ TEST_F(Adapters, AreLoadedAndUnloadedInBothShapes) {
     EXPECT_EQ(broken.status, 400) << broken.body;
     EXPECT_EQ(broken.json()["error"]["param"], "adapter_model.safetensors");
     EXPECT_EQ(api_.post(path, R"({"lora_name": "x", "lora_path": "too-many"})").status, 400);
+    const Reply wide = api_.post(path, R"({"lora_name": "x", "lora_path": "f64"})");
+    EXPECT_EQ(wide.status, 400) << wide.body;
+    EXPECT_EQ(wide.json()["error"]["param"], "lora_path") << "an error that names no field is the folder's";
   }
 }
 

@@ -31,6 +31,7 @@ class FakeAdapters : public AdapterStore {
     if (path == "broken")
       return Status::data_loss("adapter_model.safetensors: too short for a safetensors file",
                                "adapter_model.safetensors");
+    if (path == "f64") return Status::unsupported("tensor lora_A.weight has the dtype F64");
     if (path == "too-many")
       return Status(StatusCode::resource_exhausted, "64 adapters are loaded, as many as --max-loaded-loras allows",
                     "--max-loaded-loras");
