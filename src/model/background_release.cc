@@ -56,6 +56,7 @@ class BackgroundRelease final : public WeightSource {
   ~BackgroundRelease() override { releaser_->end(); }
 
   bool has(std::string_view name) const override { return releaser_->inner().has(name); }
+  bool may_lack_biases() const override { return releaser_->inner().may_lack_biases(); }
   DType dtype(std::string_view name) const override { return releaser_->inner().dtype(name); }
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
     return releaser_->inner().find(name, shape);

@@ -28,6 +28,7 @@ class DummyWeights : public WeightSource {
            !name.ends_with("_scale");
   }
 
+  bool may_lack_biases() const override { return true; }
   DType dtype(std::string_view) const override { return dtype_; }
 
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {

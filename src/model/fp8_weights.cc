@@ -31,6 +31,7 @@ class Fp8Source : public WeightSource {
       : inner_(std::move(inner)), config_(config) {}
 
   bool has(std::string_view name) const override { return inner_->has(name); }
+  bool may_lack_biases() const override { return inner_->may_lack_biases(); }
   DType dtype(std::string_view name) const override {
     return in_8_bits(name) ? DType::f32 : inner_->dtype(name);
   }

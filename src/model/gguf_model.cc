@@ -27,6 +27,7 @@ class GgufSource : public WeightSource {
         num_q_heads_(config.num_q_heads), num_kv_heads_(config.num_kv_heads) {}
 
   bool has(std::string_view name) const override { return lookup(name).data != nullptr; }
+  bool may_lack_biases() const override { return true; }
   DType dtype(std::string_view name) const override {
     return name.ends_with(kDecay) ? DType::f32 : stored_dtype(lookup(name).dtype);
   }

@@ -37,6 +37,7 @@ class ReleasedWhenRead final : public WeightSource {
       : inner_(std::move(inner)), uploader_(uploader) {}
 
   bool has(std::string_view name) const override { return inner_->has(name); }
+  bool may_lack_biases() const override { return inner_->may_lack_biases(); }
   DType dtype(std::string_view name) const override { return inner_->dtype(name); }
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
     return inner_->find(name, shape);

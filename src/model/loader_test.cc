@@ -189,6 +189,17 @@ TEST_F(LoaderTest, MissingTensorAndWrongShapeNameTheTensor) {
   expect_refusal(open(), StatusCode::data_loss, {"mlp.gate_proj.weight", "[48, 32]", "[64, 32]"});
 }
 
+TEST_F(LoaderTest, AMissingBiasThatTheConfigAsksForIsNamed) {
+  edit_config([](json& config) { config["attention_bias"] = true; });
+  expect_refusal(open(), StatusCode::data_loss, {"model.layers.0.self_attn.q_proj.bias"});
+  EXPECT_TRUE(PagedRun::open(folder_, {.load_format = "dummy"}).ok()) << "made-up weights have no biases";
+  edit_config([](json& config) {
+    config["attention_bias"] = false;
+    config["mlp_bias"] = true;
+  });
+  expect_refusal(open(), StatusCode::data_loss, {"model.layers.0.mlp.gate_proj.bias"});
+}
+
 TEST_F(LoaderTest, BadConfigNamesKeyValueAndRule) {
   edit_config([](json& config) { config["num_attention_heads"] = -4; });
   expect_refusal(open(), StatusCode::invalid_argument, {"config.json", "num_attention_heads", "-4"});

@@ -18,6 +18,7 @@ class RenamedWeights : public WeightSource {
   explicit RenamedWeights(std::shared_ptr<WeightSource> source) : source_(std::move(source)) {}
 
   bool has(std::string_view name) const override { return source_->has(renamed(name)); }
+  bool may_lack_biases() const override { return source_->may_lack_biases(); }
   DType dtype(std::string_view name) const override { return source_->dtype(renamed(name)); }
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
     return source_->find(renamed(name), shape);

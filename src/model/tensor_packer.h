@@ -43,6 +43,7 @@ struct PartName {
   std::string bias;       // empty: none
   int64_t first_row = 0;
   int64_t of_rows = -1;   // that the matrix has; -1: `rows` are all
+  bool bias_may_lack = false;  // no configuration says whether there is one
 };
 
 // What the tensors of a branch are called: a mixer's or a feed-forward's.
@@ -84,6 +85,8 @@ class TensorPacker {
                         GluActivation glu = GluActivation::none, bool exact = false);
   // The same as one GEMM where all are in one format (GGUF files often mix them), else one for each run of a format.
   Result<std::vector<Linear>> linears(const std::vector<PartName>& names, int64_t in_features);
+  // Empty where there is none and may be none.
+  Result<TensorView> bias(const std::string& name, int64_t size, bool may_lack);
   Result<LinearPart> matrix(const std::string& name, std::span<const int64_t> shape, bool exact);
   // Rules of 8-bit matrices which the target makes itself: of all, or none.
   std::vector<RandomFp8> random_fp8(const std::vector<PartName>& names, int64_t in_features) const;
@@ -138,6 +141,14 @@ auto TensorPacker<Target>::norms(const BranchNames& names) -> Result<BranchNorms
   if (names.out_norm.empty()) return out;
   WW_ASSIGN_OR_RETURN(out.out, vector(names.out_norm + ".weight", config.hidden_size));
   return out;
+}
+
+template <typename Target>
+Result<TensorView> TensorPacker<Target>::bias(const std::string& name, int64_t size, bool may_lack) {
+  const bool optional = may_lack || source->may_lack_biases() || traits.layers_only;  // of drafts only the text counts
+  if (optional && !source->has(name)) return TensorView();
+  const int64_t shape[] = {size};
+  return source->find(name, shape);
 }
 
 // A whole weight matrix that is not in 8 bits.
@@ -207,9 +218,8 @@ auto TensorPacker<Target>::linear(const std::vector<PartName>& names, int64_t in
     }
     part.rows = name.rows;
     if (!part.random && !known) used.push_back(part.weight);
-    if (!name.bias.empty() && source->has(name.bias)) {
-      const int64_t bias_shape[] = {all_rows};
-      WW_ASSIGN_OR_RETURN(part.bias, source->find(name.bias, bias_shape));
+    if (!name.bias.empty()) {
+      WW_ASSIGN_OR_RETURN(part.bias, bias(name.bias, all_rows, name.bias_may_lack));
     }
     parts.push_back(part);
   }

@@ -30,6 +30,9 @@ class WeightSource {
  public:
   virtual ~WeightSource() = default;
   virtual bool has(std::string_view name) const = 0;
+  // Whether a bias that the configuration speaks of may be missing: made-up weights have none, and the configuration of
+  // a GGUF file is read from the tensors that it has.
+  virtual bool may_lack_biases() const { return false; }
   virtual DType dtype(std::string_view name) const = 0;  // f32 when there is no such tensor
   // `data_loss`, naming the tensor, when it is missing or has another shape.
   virtual Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const = 0;

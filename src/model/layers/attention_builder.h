@@ -15,9 +15,8 @@ auto build_gated_qkv(TensorPacker<Target>& pack, const BranchNames& names) -> Re
     const int64_t shape[] = {rows, config.hidden_size};
     LinearPart part{.weight = {}, .bias = {}, .stays = true};
     WW_ASSIGN_OR_RETURN(part.weight, pack.source->find(names.prefix + name + ".weight", shape));
-    const std::string bias = names.prefix + name + ".bias";
-    if (pack.traits.qkv_bias && pack.source->has(bias)) {
-      WW_ASSIGN_OR_RETURN(part.bias, pack.source->find(bias, std::span(shape, 1)));
+    if (pack.traits.qkv_bias) {
+      WW_ASSIGN_OR_RETURN(part.bias, pack.bias(names.prefix + name + ".bias", rows, false));
     }
     return part;
   };

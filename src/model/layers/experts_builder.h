@@ -126,7 +126,8 @@ Status ExpertsBuilder<Target>::router() {
   const std::string name = names_.prefix + pack_.traits.expert_names.router;
   const int count = pack_.config.num_experts;
   WW_ASSIGN_OR_RETURN(out_.router,
-                      pack_.linear({{name + ".weight", count, name + ".bias"}}, hidden_, GluActivation::none,
+                      pack_.linear({{.weight = name + ".weight", .rows = count, .bias = name + ".bias",
+                                      .bias_may_lack = true}}, hidden_, GluActivation::none,
                                    /*exact=*/true));
   WW_ASSIGN_OR_RETURN(out_.router_correction,
                       pack_.optional_vector(names_.prefix + pack_.traits.expert_names.correction, count));

@@ -22,7 +22,10 @@ auto build_short_conv(TensorPacker<Target>& pack, const BranchNames& names)
   const int64_t shape[] = {hidden, 1, conv.width};
   WW_ASSIGN_OR_RETURN(out.conv_weight, pack.flat_vector(names.prefix + "conv.weight", shape));
   if (conv.bias) {
-    WW_ASSIGN_OR_RETURN(out.conv_bias, pack.optional_vector(names.prefix + "conv.bias", hidden));
+    WW_ASSIGN_OR_RETURN(const TensorView bias, pack.bias(names.prefix + "conv.bias", hidden, false));
+    if (bias.data != nullptr) {
+      WW_ASSIGN_OR_RETURN(out.conv_bias, pack.target.vector(bias));
+    }
   }
   return out;
 }
