@@ -9,6 +9,8 @@ namespace {
 
 constexpr int kMaxExponent = 400;   // of a bound; doubles end below
 constexpr int64_t kMaxDivisor = 100'000;
+constexpr int kMostDigits = 20;     // before the point, and behind it, where no bound has more: all of 64 bits
+constexpr int kMostExponentDigits = 3;
 
 Decimal negated(Decimal d) {
   d.negative = !d.negative && !d.is_zero();
@@ -47,16 +49,18 @@ class DigitAutomaton {
       const bool low = digits == low_digits, high = sizes_.high && digits == high_digits;
       first_digit(from, {digits, low, high, false, 0});
     }
-    if (!sizes_.high) first_digit(from, {low_digits + 1, false, false, true, 0});
+    most_whole_ = std::max(kMostDigits, low_digits + 1);
+    if (!sizes_.high) first_digit(from, {low_digits + 1, false, false, true, 0, low_digits + 1});
   }
 
  private:
   // `left`: digits yet to come before the point (0: at its end, below: behind it); `low`, `high`:
-  // all digits so far are those of that bound; `more`: further digits may follow.
+  // all digits so far are those of that bound; `more`: further digits may follow those `read`.
   struct Place {
     int left;
     bool low, high, more;
     int64_t remainder;
+    int read = 0;
     auto operator<=>(const Place&) const = default;
   };
 
@@ -94,11 +98,6 @@ class DigitAutomaton {
     }
     next.remainder = (place.remainder * 10 + digit) % sizes_.divisor.value;
     next.left = place.left - 1;
-    // Far behind the point nothing changes any more.
-    const auto past = [&](const Decimal& d) { return -next.left > static_cast<int>(d.fraction.size()); };
-    if (next.left < -1 && past(sizes_.low) && (!sizes_.high || past(*sizes_.high)) && sizes_.divisor.value == 1) {
-      next.left = place.left;
-    }
     return next;
   }
 
@@ -130,26 +129,47 @@ class DigitAutomaton {
       return state;
     }
     if (may_end(place)) builder_.add_empty(state, end_);
-    if (place.left == 0 && place.more) {
+    // Divisors make so many states that digits are not counted.
+    const bool undivided = sizes_.divisor.value == 1;
+    if (place.left == 0 && place.more && (!undivided || place.read < most_whole_)) {
       Place again = place;
       again.left = 1;
+      again.read += undivided ? 1 : 0;
       read_digits(state, again, false);
     }
     const bool counted = sizes_.divisor.value != 1 || sizes_.divisor.places != 0;
-    if (sizes_.integer || (counted && -place.left >= sizes_.divisor.places)) return state;
+    const int most_behind = counted ? sizes_.divisor.places : most_fraction();
+    if (sizes_.integer || -place.left >= most_behind) return state;
     Place fraction = place;
     fraction.more = false;
+    fraction.read = 0;
     StateId from = state;
     if (place.left == 0) from = builder_.emit_text(state, ".");
     read_digits(from, fraction, false);
     return state;
   }
 
+  int most_fraction() const {
+    const size_t low = sizes_.low.fraction.size(), high = sizes_.high ? sizes_.high->fraction.size() : 0;
+    return std::max(kMostDigits, static_cast<int>(std::max(low, high)) + 1);
+  }
+
   GrammarBuilder& builder_;
   const Sizes sizes_;
   const StateId end_;
+  int most_whole_ = kMostDigits;
   std::map<Place, StateId> states_;
 };
+
+// Up to `most` digits, of which each may be the last: `end` follows.
+void emit_digits(GrammarBuilder* b, StateId from, int most, StateId end) {
+  for (int i = 0; i < most; ++i) {
+    const StateId next = b->add_state();
+    b->add_byte(from, '0', '9', next);
+    b->add_empty(next, end);
+    from = next;
+  }
+}
 
 StateId emit_unbounded(GrammarBuilder* b, StateId from, bool integer, bool one_spelling) {
   const StateId whole = b->add_state(), end = b->add_state(), signed_from = b->add_state();
@@ -160,13 +180,12 @@ StateId emit_unbounded(GrammarBuilder* b, StateId from, bool integer, bool one_s
   emit_whole(from, '0');
   b->add_byte(from, '-', '-', signed_from);
   emit_whole(signed_from, one_spelling ? '1' : '0');
-  b->add_byte(whole, '0', '9', whole);
   b->add_empty(whole, end);
+  emit_digits(b, whole, kMostDigits - 1, end);
   if (integer || one_spelling) return end;
   const StateId out = b->add_state(), fraction = b->emit_text(end, ".");
-  const StateId fraction_end = b->add_state(), exponent = b->add_state(), digits = b->add_state();
-  b->add_byte(fraction, '0', '9', fraction_end);
-  b->add_byte(fraction_end, '0', '9', fraction_end);
+  const StateId fraction_end = b->add_state(), exponent = b->add_state();
+  emit_digits(b, fraction, kMostDigits, fraction_end);
   for (const StateId at : {end, fraction_end}) {
     b->add_empty(at, out);
     b->add_byte(at, 'e', 'e', exponent);
@@ -176,9 +195,7 @@ StateId emit_unbounded(GrammarBuilder* b, StateId from, bool integer, bool one_s
   b->add_byte(exponent, '+', '+', exponent_digit);
   b->add_byte(exponent, '-', '-', exponent_digit);
   b->add_empty(exponent, exponent_digit);
-  b->add_byte(exponent_digit, '0', '9', digits);
-  b->add_byte(digits, '0', '9', digits);
-  b->add_empty(digits, out);
+  emit_digits(b, exponent_digit, kMostExponentDigits, out);
   return out;
 }
 
