@@ -5,6 +5,7 @@
 #include "device/cuda/compute_capability.h"
 #include "linear/cuda/chunk_list.cuh"
 #include "linear/cuda/conv_step.cuh"
+#include "linear/cuda/prompt_rows.cuh"
 #include "linear/cuda/recurrent_verify.h"
 #include "linear/cuda/rows.cuh"
 
@@ -28,6 +29,41 @@ __global__ void __launch_bounds__(kRowsThreads) norm_kernel(const __grid_constan
   ptx::grid_dependency_wait();
   norm_rows(p);
 }
+template <class E>
+__global__ void __launch_bounds__(kPromptThreads, 3) prompt_rows_kernel(const __grid_constant__ RowsParams p) {
+  make_prompt_rows<E>(p, [] {
+    ptx::grid_dependency_wait();
+    ptx::launch_dependents();
+  });
+}
+template <class E>
+__global__ void __launch_bounds__(kPromptThreads) prompt_norm_kernel(const __grid_constant__ RowsParams p) {
+  ptx::launch_dependents();
+  norm_prompt_rows<E>(p, [] { ptx::grid_dependency_wait(); });
+}
+
+bool aligned(const void* data, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(data) % (2 * kPromptChannels) == 0 && stride % kPromptChannels == 0;
+}
+bool takes_prompt_rows(const RowsParams& p) {
+  const LinearAttnConv& conv = p.conv;
+  return p.has_conv && conv.width == kConvStepWidth && conv.v_weight.data == nullptr && conv.x.dtype != DType::f32 &&
+         conv.x.dtype == p.packed_dtype && aligned(conv.x.data, conv.x.token_stride) && aligned(p.packed, p.channels) &&
+         reinterpret_cast<uintptr_t>(conv.weight) % 16 == 0 && p.linear.batch.parents == nullptr && p.linear.batch.accepted == nullptr;
+}
+bool takes_prompt_norm(const RowsParams& p) {
+  const LinearParams& l = p.linear;
+  const LinearAttnRows& z = p.norm.z;
+  const bool whole = l.v_dim == 64 || l.v_dim == 128 || l.v_dim == 256;  // a warp has whole heads
+  const bool gate_fits = z.data == nullptr || (z.dtype == l.out_dtype && aligned(z.data, z.token_stride) && z.head_stride % kPromptChannels == 0);
+  return whole && l.out_dtype != DType::f32 && p.norm_from_dtype == l.out_dtype && gate_fits && aligned(l.out, l.out_token_stride) &&
+         aligned(p.norm_from, p.norm_from_stride);
+}
+dim3 prompt_grid(int columns, int blocks) {
+  constexpr int kColumns = kPromptThreads * kPromptChannels;
+  return {static_cast<unsigned>((columns + kColumns - 1) / kColumns), static_cast<unsigned>(blocks * kPromptRuns)};
+}
+
 __global__ void __launch_bounds__(kListThreads) list_kernel(const __grid_constant__ LinearParams p) {
   ptx::launch_dependents();
   ptx::grid_dependency_wait();
@@ -57,10 +93,19 @@ class CudaLinearDevice : public LinearDevice {
       const dim3 grid((p.channels + kChannels - 1) / kChannels, p.linear.batch.num_requests);
       return gpu::launch_dependent({grid, dim3(kRowsThreads), 0, static_cast<cudaStream_t>(stream)}, conv_step_kernel, p);
     }
+    if (takes_prompt_rows(p)) {
+      const auto kernel = p.packed_dtype == DType::f16 ? prompt_rows_kernel<ptx::F16> : prompt_rows_kernel<ptx::Bf16>;
+      return gpu::launch_dependent({prompt_grid(p.channels, p.blocks), dim3(kPromptThreads), 0, static_cast<cudaStream_t>(stream)}, kernel, p);
+    }
     const dim3 grid((p.channels + kRowsThreads - 1) / kRowsThreads, p.blocks);
     gpu::launch_dependent({grid, dim3(kRowsThreads), 0, static_cast<cudaStream_t>(stream)}, rows_kernel, p);
   }
   void norm_rows(const RowsParams& p, void* stream) override {
+    if (takes_prompt_norm(p)) {
+      const auto kernel = p.linear.out_dtype == DType::f16 ? prompt_norm_kernel<ptx::F16> : prompt_norm_kernel<ptx::Bf16>;
+      const dim3 grid = prompt_grid(p.linear.v_heads * p.linear.v_dim, p.blocks);
+      return gpu::launch_dependent({grid, dim3(kPromptThreads), 0, static_cast<cudaStream_t>(stream)}, kernel, p);
+    }
     const dim3 grid(p.linear.v_heads, p.blocks);
     gpu::launch_dependent({grid, dim3(kRowsThreads), 0, static_cast<cudaStream_t>(stream)}, norm_kernel, p);
   }
