@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "grammar/json_text.h"
 
@@ -51,6 +53,11 @@ class DigitAutomaton {
     }
     most_whole_ = std::max(kMostDigits, low_digits + 1);
     if (!sizes_.high) first_digit(from, {low_digits + 1, false, false, true, 0, low_digits + 1});
+    while (!to_read_.empty() && builder_.within_limits()) {
+      const auto [place, state] = to_read_.back();
+      to_read_.pop_back();
+      read_on(place, state);
+    }
   }
 
  private:
@@ -120,14 +127,16 @@ class DigitAutomaton {
 
   StateId state_of(const Place& place) {
     const auto [at, fresh] = states_.try_emplace(place, 0);
-    if (!fresh) return at->second;
-    const StateId state = builder_.add_state();
-    at->second = state;
-    if (!builder_.within_limits()) return state;
-    if (place.left > 0) {
-      read_digits(state, place, false);
-      return state;
+    if (fresh) {
+      at->second = builder_.add_state();
+      to_read_.push_back(*at);  // not at once: a divisor has a hundred thousand places in a row
     }
+    return at->second;
+  }
+
+  // What follows at a place.
+  void read_on(const Place& place, StateId state) {
+    if (place.left > 0) return read_digits(state, place, false);
     if (may_end(place)) builder_.add_empty(state, end_);
     // Divisors make so many states that digits are not counted.
     const bool undivided = sizes_.divisor.value == 1;
@@ -139,14 +148,13 @@ class DigitAutomaton {
     }
     const bool counted = sizes_.divisor.value != 1 || sizes_.divisor.places != 0;
     const int most_behind = counted ? sizes_.divisor.places : most_fraction();
-    if (sizes_.integer || -place.left >= most_behind) return state;
+    if (sizes_.integer || -place.left >= most_behind) return;
     Place fraction = place;
     fraction.more = false;
     fraction.read = 0;
     StateId from = state;
     if (place.left == 0) from = builder_.emit_text(state, ".");
     read_digits(from, fraction, false);
-    return state;
   }
 
   int most_fraction() const {
@@ -159,6 +167,7 @@ class DigitAutomaton {
   const StateId end_;
   int most_whole_ = kMostDigits;
   std::map<Place, StateId> states_;
+  std::vector<std::pair<Place, StateId>> to_read_;
 };
 
 // Up to `most` digits, of which each may be the last: `end` follows.

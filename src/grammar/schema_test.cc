@@ -276,6 +276,14 @@ TEST(Schema, LimitsEndInErrors) {
   EXPECT_NE(failure(compact_schema(many + "]}")).find("combinations"), std::string::npos);
 }
 
+// As many places as the divisor has steps follow each other; none of them takes room on the stack.
+TEST(Schema, LargeDivisors) {
+  for (const char* schema : {R"({"type":"integer","multipleOf":100000})", R"({"type":"number","multipleOf":99991})",
+                             R"({"type":"integer","multipleOf":99991,"minimum":5})"}) {
+    EXPECT_NE(compile(compact_schema(schema)), nullptr) << schema << ": " << failure(compact_schema(schema));
+  }
+}
+
 TEST(Schema, CompilesTheSameEachTime) {
   const char* schema =
       R"({"allOf":[{"properties":{"x":{},"y":{}}},{"properties":{"z":{}}}],"properties":{"w":{}},"type":"object","additionalProperties":true})";
