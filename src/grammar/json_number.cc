@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kMaxExponent = 400;   // of a bound; doubles end below
 constexpr int64_t kMaxDivisor = 100'000;
+constexpr int64_t kMaxCountedDivisor = 1000;  // above it digits are not counted: that many states for each count
 constexpr int kMostDigits = 20;     // before the point, and behind it, where no bound has more: all of 64 bits
 constexpr int kMostExponentDigits = 3;
 
@@ -138,12 +139,11 @@ class DigitAutomaton {
   void read_on(const Place& place, StateId state) {
     if (place.left > 0) return read_digits(state, place, false);
     if (may_end(place)) builder_.add_empty(state, end_);
-    // Divisors make so many states that digits are not counted.
-    const bool undivided = sizes_.divisor.value == 1;
-    if (place.left == 0 && place.more && (!undivided || place.read < most_whole_)) {
+    const bool counts = sizes_.divisor.value <= kMaxCountedDivisor;
+    if (place.left == 0 && place.more && (!counts || place.read < most_whole_)) {
       Place again = place;
       again.left = 1;
-      again.read += undivided ? 1 : 0;
+      again.read += counts ? 1 : 0;
       read_digits(state, again, false);
     }
     const bool counted = sizes_.divisor.value != 1 || sizes_.divisor.places != 0;
