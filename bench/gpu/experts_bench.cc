@@ -71,7 +71,7 @@ struct Layer {
   int64_t places() const { return shared() ? kSharedRows * std::min<int64_t>(pairs(), shape.experts) : pairs(); }
   int tile_places() const {
     if (forced_tile_places > 0) return forced_tile_places;
-    return shared() ? 64 : expert_gemm_tile_places(pairs(), shape.experts);
+    return expert_gemm_tile_places(shared() ? 0 : pairs(), shape.experts);
   }
   RouterRule rule() const { return {.num_experts = shape.experts, .k = shape.k}; }
 

@@ -51,7 +51,7 @@ Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, G
   get(plan.weights, pairs, sizeof(float));
   get(plan.offsets, rule.all_experts() + 1, sizeof(int32_t));
   get(plan.place_of, pairs, sizeof(int32_t));
-  get(plan.tiles, gpu::most_expert_tiles(places, rule.all_experts(), gpu::kPortableTilePlaces),
+  get(plan.tiles, gpu::most_expert_tiles(places, rule.all_experts(), gpu::kNarrowTilePlaces),
       sizeof(gpu::ExpertTile));
   get(plan.num_tiles, 1, sizeof(int32_t));
   get(plan.counts, gpu::expert_plan_blocks(rows) * rule.all_experts(), sizeof(int32_t));

@@ -32,34 +32,38 @@ namespace {
 
 struct Args : ExpertGemmArgs {
   int sharers = 1;              // CTAs of a tile, a cluster: a power of two
+  int together = 1;             // stages asked for at once, whose bytes of a weight row are neighbours
 };
 
 constexpr int kRowBytes = kExpertRowBytes;
-constexpr int kSmBytes = 227 * 1024;
+constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024;  // these of each CTA
 constexpr int kFewTilePlaces = 64;
 constexpr int kConsumers = 128, kThreads = kConsumers + 32;
 constexpr int kRows = 64;                       // weight rows of a tile
 constexpr int kBoxPlaces = 8, kBoxColumns = 64;
-constexpr int kCtas = 2;                        // of an SM
+constexpr int kCtas = 2;                        // of an SM, where tiles may have many places or share their depth
 
 constexpr int kMostSharers = 8;                 // CTAs of a cluster
 constexpr int kLeastSharedChunks = 4;           // of the depth, for each
 constexpr int kRun = 8;                         // places whose sums one of them adds up: 4 of a thread
 constexpr int kRunBytes = kConsumers * 16;
 
-// Two CTAs of one warpgroup an SM.
-template <class Element_, bool kFp8_, Glu kGlu_, bool kSplit_ = false>
+// CTAs of one warpgroup. Tiles of up to kMostPlaces places: where these are few, more weights are on their way.
+template <class Element_, bool kFp8_, Glu kGlu_, int kMostPlaces_, bool kSplit_ = false>
 struct Config {
   using Element = Element_;     // of y, and of 16-bit operands
+  static constexpr int kMostPlaces = kMostPlaces_;
   static constexpr bool kFp8 = kFp8_;
   static constexpr Glu kGlu = kGlu_;
   static constexpr bool kSplit = kSplit_;
   static constexpr int kGroups = 1;
   static constexpr int kWeightBytes = kRows * kRowBytes;
-  static constexpr int kStageBytes = kWeightBytes + kFewTilePlaces * kRowBytes;
-  static constexpr int kRoomBytes = (kSmBytes - 1024) / kCtas;
+  static constexpr int kStageBytes = kWeightBytes + kMostPlaces * kRowBytes;
+  static constexpr int kStagingBytes = kMostPlaces <= kPassPlaces ? kPassBytes : 2 * kPassBytes;
+  static constexpr int kResident = kMostPlaces == kNarrowTilePlaces && !kSplit ? 4 : kCtas;  // CTAs of an SM
+  static constexpr int kRoomBytes = kSmBytes / kResident - kReservedBytes;
   static constexpr int kSumsBytes = kSplit ? (kMostSharers - 1) * kRunBytes : 0;  // with fewer sharers, no more
-  static constexpr int kStages = (kRoomBytes - 1024 - kStagingBytes - kSumsBytes) / (kStageBytes + kBarrierBytes);
+  static constexpr int kStages = (kRoomBytes - kStagingBytes - kSumsBytes - 8) / (kStageBytes + kBarrierBytes);
   static_assert(kStages >= 4);
 };
 
@@ -142,10 +146,13 @@ __device__ void bring(const Args& a, Ring<C> ring) {
   start_successor();
   for (int i = 0; i < ahead; ++i, ring.next()) bring_places<C>(a, ring, walk, depth.begin + i);
   for (; walk.valid(); walk.next(a), ahead = 0) {
-    for (int i = ahead; i < depth.count; ++i, ring.next()) {
-      ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);  // the first round is free
-      bring_weights<C>(a, ring, walk, depth.begin + i, policy);
-      bring_places<C>(a, ring, walk, depth.begin + i);
+    for (int i = ahead, together = 0; i < depth.count; i += together) {
+      together = min(a.together, depth.count - i);
+      Ring<C> at = ring;
+      for (int j = 0; j < together; ++j, at.next()) ptx::mbarrier_wait(at.empty(), at.parity ^ 1);  // the first round is free
+      at = ring;
+      for (int j = 0; j < together; ++j, at.next()) bring_weights<C>(a, at, walk, depth.begin + i + j, policy);
+      for (int j = 0; j < together; ++j, ring.next()) bring_places<C>(a, ring, walk, depth.begin + i + j);
     }
   }
 }
@@ -289,20 +296,18 @@ __device__ __forceinline__ Ring<C> run_tile(const Args& a, Ring<C> ring, const W
   return ring;
 }
 
-// The narrowest WGMMA that holds the tile's places.
-template <class C>
+// The narrowest WGMMA that holds the tile's places, of kPlaces and more.
+template <class C, int kPlaces = 8>
 __device__ __forceinline__ Ring<C> run_tile_of(const Args& a, Ring<C> ring, const Walk<C>& walk, const SumsOfSharers<C>& shared) {
-  const int count = walk.tile.count;
-  if (count <= 8) return run_tile<C, 8>(a, ring, walk, shared);
-  if (count <= 16) return run_tile<C, 16>(a, ring, walk, shared);
-  if (count <= 24) return run_tile<C, 24>(a, ring, walk, shared);
-  if (count <= 32) return run_tile<C, 32>(a, ring, walk, shared);
-  if (count <= 48) return run_tile<C, 48>(a, ring, walk, shared);
-  return run_tile<C, 64>(a, ring, walk, shared);
+  constexpr int kNext = kPlaces + (kPlaces < 32 ? 8 : 16);
+  if constexpr (kNext <= C::kMostPlaces) {
+    if (walk.tile.count > kPlaces) return run_tile_of<C, kNext>(a, ring, walk, shared);
+  }
+  return run_tile<C, kPlaces>(a, ring, walk, shared);
 }
 
 template <class C>
-__global__ void __launch_bounds__(kThreads, kCtas) expert_gemm_kernel(const __grid_constant__ Args a) {
+__global__ void __launch_bounds__(kThreads, C::kResident) expert_gemm_kernel(const __grid_constant__ Args a) {
   extern __shared__ __align__(1024) char memory[];
   Ring<C> ring(memory);
   const SumsOfSharers<C> shared(memory);
@@ -341,6 +346,20 @@ void share_depth(Args& args, int64_t tiles) {
   while (sharers < kMostSharers && 2 * sharers * tiles <= ctas && args.chunks >= 2 * sharers * kLeastSharedChunks) sharers *= 2;
 }
 
+template <class Element, bool kFp8, Glu kGlu, int kMostPlaces>
+void launch_tiles(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
+  const int64_t few = call.few_tiles * args.row_tiles;
+  if (few > 0) share_depth(args, few);
+  if (args.sharers > 1) {
+    return launch<Config<Element, kFp8, kGlu, kMostPlaces, true>>(args, static_cast<unsigned>(few * args.sharers), stream);
+  }
+  using C = Config<Element, kFp8, kGlu, kMostPlaces>;
+  if (kMostPlaces == kFewTilePlaces && !kFp8) args.together = 2;  // narrow tiles are slower so
+  const int64_t tiles = call.tile_places == kSharedRows ? call.places / kSharedRows
+                                                        : most_expert_tiles(call.places, call.weights.experts, call.tile_places);
+  launch<C>(args, static_cast<unsigned>(std::min<int64_t>(tiles * args.row_tiles, int64_t{C::kResident} * num_sms())), stream);
+}
+
 template <class Element, bool kFp8, Glu kGlu>
 void launch(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
   const ExpertWeights& weights = call.weights;
@@ -352,13 +371,11 @@ void launch(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
   }
   args.row_tiles = static_cast<int>((weights.rows + kRows - 1) / kRows);
   args.chunks = static_cast<int>((columns + kBoxColumns - 1) / kBoxColumns);
-  const int64_t few = call.few_tiles * args.row_tiles;
-  if (few > 0) share_depth(args, few);
-  if (args.sharers > 1) {
-    return launch<Config<Element, kFp8, kGlu, true>>(args, static_cast<unsigned>(few * args.sharers), stream);
+  if constexpr (!kFp8) {
+    if (call.tile_places == kSharedRows) return launch_tiles<Element, kFp8, kGlu, kSharedRows>(args, call, stream);
+    if (call.tile_places == kNarrowTilePlaces) return launch_tiles<Element, kFp8, kGlu, kNarrowTilePlaces>(args, call, stream);
   }
-  const int64_t most = most_expert_tiles(call.places, weights.experts, call.tile_places) * args.row_tiles;
-  launch<Config<Element, kFp8, kGlu>>(args, static_cast<unsigned>(std::min<int64_t>(most, int64_t{kCtas} * num_sms())), stream);
+  launch_tiles<Element, kFp8, kGlu, kFewTilePlaces>(args, call, stream);
 }
 
 template <class Element, bool kFp8>
@@ -382,7 +399,11 @@ bool expert_gemm_takes(const ExpertWeights& weights) {
 }
 
 int expert_gemm_tile_places(int64_t pairs, int experts) {
-  constexpr int64_t kFewPlaces = 40;  // an expert, from where wide tiles pay
+  constexpr int64_t kNarrowPlaces = 8;     // an expert, up to where hardly one has more than a narrow tile
+  constexpr int64_t kSharingExperts = 33;  // of fewer, CTAs may have to share tiles' depth
+  constexpr int64_t kFewPlaces = 40;       // an expert, from where wide tiles pay
+  if (pairs == 0) return kSharedRows;
+  if (pairs <= kNarrowPlaces * experts && std::min<int64_t>(pairs, experts) >= kSharingExperts) return kNarrowTilePlaces;
   return pairs <= kFewPlaces * experts ? kFewTilePlaces : kExpertWidePlaces;
 }
 

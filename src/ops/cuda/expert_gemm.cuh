@@ -18,7 +18,7 @@ using ptx::u64;
 
 constexpr int kExpertRowBytes = 128;             // of a stage: the swizzle's width
 constexpr int kPassPlaces = 32;                  // that leave through shared memory at a time
-constexpr int kStagingBytes = 2 * kPassPlaces * kExpertRowBytes;  // of a warpgroup: one pass is written while another leaves
+constexpr int kPassBytes = kPassPlaces * kExpertRowBytes;
 
 struct ExpertGemmArgs {
   CUtensorMap w, x;
@@ -50,7 +50,7 @@ enum class Glu : uint8_t { none, silu, other };  // other: ExpertGemmArgs says w
 constexpr int kBarrierBytes = 16;                // of a stage: it is full, it is free again
 
 // A place in a ring of C::kStages stages of C::kStageBytes, which C::kGroups staging areas and the barriers follow, and the
-// parity of its turn.
+// parity of its turn. A staging area holds a pass, or two where one is written while another leaves.
 template <class C>
 struct ExpertRing {
   u32 base;
@@ -58,12 +58,12 @@ struct ExpertRing {
   u32 parity = 0;
 
   static constexpr int kStagesBytes = C::kStages * C::kStageBytes;
-  static constexpr int kSmemBytes = kStagesBytes + C::kGroups * kStagingBytes + C::kStages * kBarrierBytes;
+  static constexpr int kSmemBytes = kStagesBytes + C::kGroups * C::kStagingBytes + C::kStages * kBarrierBytes;
 
   __device__ explicit ExpertRing(const char* memory) : base(ptx::smem_address(memory)) {}
   __device__ u32 at() const { return base + stage * C::kStageBytes; }
-  __device__ u32 staging(int group) const { return base + kStagesBytes + group * kStagingBytes; }
-  __device__ u32 full() const { return base + kStagesBytes + C::kGroups * kStagingBytes + kBarrierBytes * stage; }
+  __device__ u32 staging(int group) const { return base + kStagesBytes + group * C::kStagingBytes; }
+  __device__ u32 full() const { return base + kStagesBytes + C::kGroups * C::kStagingBytes + kBarrierBytes * stage; }
   __device__ u32 empty() const { return full() + 8; }
   __device__ ExpertRing last() const {
     ExpertRing out = *this;
@@ -142,7 +142,7 @@ struct ExpertOut {
   __device__ __forceinline__ void pass(const float (&sum)[kPlaces / 2]) const {
     constexpr int kEach = kGlu ? 4 : 2;  // columns of 8 places that one stmatrix has
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
-    const u32 to = staging + kFirst / kPassPlaces % 2 * (kStagingBytes / 2);
+    const u32 to = staging + kFirst / kPassPlaces % 2 * kPassBytes;
 #pragma unroll
     for (int step = 0; step < kPassPlaces / 8 / kEach; ++step) {
       u32 r[4];

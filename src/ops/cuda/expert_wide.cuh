@@ -26,6 +26,7 @@ constexpr int kBoxColumns = 64;                 // of tensor maps: 16-bit elemen
 
 struct Stages {
   static constexpr int kGroups = kWarpgroups;
+  static constexpr int kStagingBytes = 2 * kPassBytes;
   static constexpr int kStageBytes = kWeightBytes + kExpertWidePlaces * kRowBytes;
   static constexpr int kStages = (227 * 1024 - kGroups * kStagingBytes) / (kStageBytes + kBarrierBytes);
   static_assert(kStages >= 4);

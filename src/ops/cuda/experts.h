@@ -56,6 +56,7 @@ struct alignas(16) ExpertTile {
 };
 
 inline constexpr int kSharedRows = 8;
+inline constexpr int kNarrowTilePlaces = 16;  // of the narrowest tiles, but for those of shared rows
 
 // What routing leaves in GPU memory.
 struct ExpertPlan {
@@ -63,7 +64,7 @@ struct ExpertPlan {
   float* weights = nullptr;       // [rows, k]
   int32_t* offsets = nullptr;     // [experts + 1]
   int32_t* place_of = nullptr;    // [pairs] the place of a pair
-  ExpertTile* tiles = nullptr;    // [most_expert_tiles()] of the GEMMs' places
+  ExpertTile* tiles = nullptr;    // [most_expert_tiles()] of the GEMMs' places, with tiles of kNarrowTilePlaces
   int32_t* num_tiles = nullptr;   // [1]
   int32_t* counts = nullptr;      // [expert_plan_blocks(), experts] pairs of a block of rows
   int32_t* histogram = nullptr;   // [experts] zero between calls
@@ -145,7 +146,7 @@ struct ExpertGemmCall {
 };
 // WGMMA: compute capability 9.0, 16-bit weights (or e4m3).
 bool expert_gemm_takes(const ExpertWeights& weights);
-int expert_gemm_tile_places(int64_t pairs, int experts);  // the tile to plan for
+int expert_gemm_tile_places(int64_t pairs, int experts);  // the tile to plan for; pairs 0: of shared rows
 void expert_gemm(const ExpertGemmCall& call, Stream stream);
 // Every GPU and dtype; e4m3 weights are widened on the way, x is 16-bit then. Tiles of kPortableTilePlaces.
 inline constexpr int kPortableTilePlaces = 64;

@@ -14,7 +14,7 @@
 namespace warpweave::gpu {
 namespace {
 
-enum class Way { shared, wgmma_few, wgmma_split, wgmma_many, tiles };  // split: CTAs share the depth of few tiles
+enum class Way { shared, wgmma_narrow, wgmma_few, wgmma_split, wgmma_many, tiles };  // split: CTAs share the depth of few tiles
 enum class Split { even, skewed, one };
 
 struct GemmCase {
@@ -129,7 +129,9 @@ class ExpertGemmTest : public testing::TestWithParam<GemmCase> {
     const GemmCase& c = GetParam();
     const ExpertShape& s = c.shape;
     const int64_t pairs = s.rows * s.k;
-    const int tile_places = c.way == Way::wgmma_many ? expert_gemm_tile_places(1 << 20, 1) : 64;
+    int tile_places = 64;
+    if (c.way == Way::wgmma_many) tile_places = expert_gemm_tile_places(1 << 20, 1);
+    if (c.way == Way::wgmma_narrow) tile_places = kNarrowTilePlaces;
     plan_experts({.logits = memory_->logits, .rows = s.rows, .rule = {.num_experts = s.experts, .k = s.k}, .tile_places = tile_places,
                   .plan = memory_->plan}, nullptr);
     must(cudaDeviceSynchronize());
@@ -205,7 +207,8 @@ class ExpertGemmTest : public testing::TestWithParam<GemmCase> {
       }
     }
     ExpertGemmCall call = {.weights = memory_->gate_up, .x = s.fp8 ? static_cast<void*>(coded) : memory_->h, .x_scales = scales,
-                           .places = places, .plan = memory_->plan, .shared_rows = true, .few_tiles = places / kSharedRows,
+                           .places = places, .plan = memory_->plan, .tile_places = expert_gemm_tile_places(0, s.experts),
+                           .shared_rows = true, .few_tiles = places / kSharedRows,
                            .y = memory_->act, .y_dtype = s.dtype};
     expert_gemm(call, nullptr);
     if (s.fp8) code_rows({.x = memory_->act, .dtype = s.dtype, .rows = places, .cols = s.ffn, .codes = coded, .scales = scales}, nullptr);
@@ -296,7 +299,7 @@ constexpr ExpertShape of(int experts, int k, int64_t hidden, int64_t ffn, int64_
 
 std::vector<GemmCase> gemm_cases() {
   std::vector<GemmCase> out;
-  for (const Way way : {Way::wgmma_few, Way::wgmma_many, Way::tiles}) {
+  for (const Way way : {Way::wgmma_narrow, Way::wgmma_few, Way::wgmma_many, Way::tiles}) {
     out.push_back({way, of(8, 2, 64, 64, 1)});
     out.push_back({way, of(8, 2, 256, 128, 37)});
     out.push_back({way, of(128, 8, 2048, 768, 40)});
@@ -317,7 +320,7 @@ std::vector<GemmCase> gemm_cases() {
       out.push_back({Way::wgmma_split, {.experts = 4, .k = 2, .hidden = 512, .ffn = 2304, .rows = rows, .fp8 = true, .scaling = scaling}, Split::even, true});
     }
   }
-  for (const Way way : {Way::wgmma_few, Way::wgmma_many, Way::tiles}) {
+  for (const Way way : {Way::wgmma_narrow, Way::wgmma_few, Way::wgmma_many, Way::tiles}) {
     for (const Fp8Scaling scaling : {Fp8Scaling::row, Fp8Scaling::block}) {
       for (const int64_t rows : {5, 40, 300, 600, 740}) {
         out.push_back({way, {.experts = 8, .k = 2, .hidden = 512, .ffn = 384, .rows = rows, .fp8 = true, .scaling = scaling}});
@@ -361,7 +364,7 @@ TEST(GpuExpertsTest, ARowsBitsDoNotDependOnTheBatch) {
   to_device(h, memory.h);
   std::vector<float> first;
   for (const int64_t rows : {int64_t{9}, int64_t{40}, int64_t{300}, kRows}) {
-    for (const int tile_places : {64, 192}) {
+    for (const int tile_places : {int{kNarrowTilePlaces}, 64, 192}) {
       to_device(std::vector<float>(rows * kHidden, 0.0f), memory.x);
       plan_experts({.logits = memory.logits, .rows = rows, .rule = {.num_experts = 16, .k = 2}, .tile_places = tile_places,
                     .plan = memory.plan}, nullptr);

@@ -73,7 +73,7 @@ class ExpertMemory {
     plan.weights = get<float>(pairs);
     plan.offsets = get<int32_t>(shape.experts + 1);
     plan.place_of = get<int32_t>(pairs);
-    plan.tiles = get<ExpertTile>(most_expert_tiles(places, shape.experts, 64));
+    plan.tiles = get<ExpertTile>(most_expert_tiles(places, shape.experts, kNarrowTilePlaces));
     plan.num_tiles = get<int32_t>(1);
     plan.counts = get<int32_t>(expert_plan_blocks(shape.rows) * shape.experts);
     plan.histogram = get<int32_t>(shape.experts);
