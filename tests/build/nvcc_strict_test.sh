@@ -1,5 +1,6 @@
 #!/bin/sh
-# nvcc_strict_test.sh WRAPPER [NVCC]: spills and serialised wgmma fail a compile command, nothing else does.
+# nvcc_strict_test.sh WRAPPER [NVCC]: spills and serialised wgmma fail a compile command, nothing else does, and two runs
+# leave the same object.
 wrapper=$1
 nvcc=$2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -49,6 +50,20 @@ strict "error: no" >/dev/null 2>&1
 [ $? -eq 3 ] || { echo "FAILED: a failing compiler's exit status is lost"; failed=1; }
 unset RESULT
 
+# twice NAME COMMAND...: writes the same to $scratch/object both times.
+twice() {
+  name=$1
+  shift
+  "$@" >/dev/null 2>&1 && cp "$scratch/object" "$scratch/first" && "$@" >/dev/null 2>&1 &&
+    cmp "$scratch/first" "$scratch/object" || { echo "FAILED: two runs of $name leave other objects"; failed=1; }
+}
+cat >"$scratch/compiler" <<'STANDIN'
+#!/bin/sh
+printf 'code\n\0tmpxft_%08x_00000000-6_a.cudafe1.cpp\0end' $$ >"$4"
+STANDIN
+twice "a compiler that names its process" strict ""
+[ "$(wc -c <"$scratch/object")" -eq 50 ] || { echo "FAILED: an object's size is another"; failed=1; }
+
 if [ -n "$nvcc" ]; then
   compile() {
     sh "$wrapper" "$scratch/none" "$nvcc" -gencode arch=compute_80,code=sm_80 -std=c++17 -Xptxas -warn-spills "$@" \
@@ -56,5 +71,6 @@ if [ -n "$nvcc" ]; then
   }
   expect ok "a kernel with room" compile
   expect fail "the same kernel with 32 registers" compile -maxrregcount=32
+  twice nvcc compile
 fi
 exit "$failed"
