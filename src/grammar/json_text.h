@@ -55,6 +55,7 @@ struct Decimal {
   std::string fraction;
   bool is_zero() const { return whole.empty() && fraction.empty(); }
   bool is_whole() const { return fraction.empty(); }
+  auto operator<=>(const Decimal&) const = default;  // an order for maps; compare() tells which is larger
 };
 
 Decimal decimal_of(std::string_view json_number);  // also with an exponent
@@ -64,11 +65,13 @@ struct NumberBounds {
   struct Bound {
     Decimal value;
     bool exclusive = false;
+    auto operator<=>(const Bound&) const = default;
   };
   std::optional<Bound> low, high;
   std::optional<Decimal> multiple_of;  // above 0
   bool integer = false;
   bool bounded() const { return low || high || multiple_of; }
+  auto operator<=>(const NumberBounds&) const = default;
 };
 
 // Numbers without an exponent when there are bounds; "-0" only when there are none. Up to 20 digits before the point

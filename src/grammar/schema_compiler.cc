@@ -167,15 +167,13 @@ void SchemaCompiler::emit_literals(StateId from, StateId end, std::vector<std::s
   }
 }
 
-RuleId SchemaCompiler::any_number(bool integer, bool one_spelling) {
-  std::optional<RuleId>& rule = number_rules_[integer][one_spelling];
-  if (!rule) {
-    rule = builder_.add_rule();
-    NumberBounds bounds;
-    bounds.integer = integer;
-    builder_.end_rule(emit_number(&builder_, builder_.start(*rule), bounds, one_spelling));
+RuleId SchemaCompiler::number_rule(const NumberBounds& bounds, bool one_spelling) {
+  const auto [at, fresh] = number_rules_.try_emplace({bounds, one_spelling});
+  if (fresh) {
+    at->second = builder_.add_rule();
+    builder_.end_rule(emit_number(&builder_, builder_.start(at->second), bounds, one_spelling));
   }
-  return *rule;
+  return at->second;
 }
 
 void SchemaCompiler::emit_number_leaf(StateId from, StateId end, const SchemaLeaf& leaf, bool integer, Mode mode) {
@@ -198,8 +196,7 @@ void SchemaCompiler::emit_number_leaf(StateId from, StateId end, const SchemaLea
   }
   const StateId own = builder_.add_state();
   builder_.add_empty(from, own);
-  if (!bounds.bounded()) return builder_.add_call(own, any_number(integer, mode.one_spelling), end);
-  builder_.add_empty(emit_number(&builder_, own, bounds, mode.one_spelling), end);
+  builder_.add_call(own, number_rule(bounds, mode.one_spelling), end);
 }
 
 // Nothing when some constraint was refused.

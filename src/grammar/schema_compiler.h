@@ -43,7 +43,7 @@ class SchemaCompiler {
   void emit_leaf(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode);
   std::optional<std::vector<std::string>> literals_of(const SchemaLeaf& leaf);
   void emit_literals(StateId from, StateId end, std::vector<std::string> texts);
-  RuleId any_number(bool integer, bool one_spelling);
+  RuleId number_rule(const NumberBounds& bounds, bool one_spelling);
   void emit_number_leaf(StateId from, StateId end, const SchemaLeaf& leaf, bool integer, Mode mode);
   void emit_string_leaf(StateId from, StateId end, const SchemaLeaf& leaf, Mode mode);
   struct StringFacts {
@@ -98,7 +98,7 @@ class SchemaCompiler {
   JsonStrings strings_;
   JsonStyle style_;
   std::optional<RuleId> spaces_rule_;
-  std::optional<RuleId> number_rules_[2][2];  // without bounds: of integers, in one spelling
+  std::map<std::pair<NumberBounds, bool>, RuleId> number_rules_;  // by their bounds, and in one spelling
   std::map<std::pair<SchemaSet, Mode>, RuleId> rules_;
   std::vector<std::tuple<RuleId, SchemaSet, Mode>> to_build_;
 };
