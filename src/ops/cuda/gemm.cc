@@ -12,6 +12,7 @@
 #include "device/cuda/copy.h"
 #include "device/cuda/library.h"
 #include "device/cuda/stream.h"
+#include "ops/cuda/cluster_gemm.h"
 #include "ops/cuda/small_gemm.h"
 #include "ops/cuda/stream_gemm.h"
 #include "ops/cuda/tile_gemm.h"
@@ -395,13 +396,16 @@ bool GpuGemm::takes_adapters(const GemmCall& call) const {
 
 int GpuGemm::partial_splits(const GemmCall& call) const {
   const Kernel kernel = kernel_for(call);
+  if (kernel == Kernel::library || cluster_gemm_pays_added(call)) return 0;
   if (kernel == Kernel::stream) return stream_plan(call).splits;
-  if (kernel != Kernel::tile) return 0;
+  if (kernel == Kernel::small || kernel == Kernel::wide) return 0;
   const int sums = tile_plan(call).splits;
   return sums == 1 && call.y_dtype != DType::f32 ? 0 : sums;  // one sum is y itself, unless y is to be added to
 }
 
-bool GpuGemm::runs_library(const GemmCall& call) const { return kernel_for(call) == Kernel::library; }
+bool GpuGemm::runs_library(const GemmCall& call) const {
+  return kernel_for(call) == Kernel::library && (batch_invariant_ || library_only_ || !cluster_gemm_pays(call));
+}
 
 Status GpuGemm::run(const GemmCall& call, Stream stream) {
   if (call.rows == 0) return {};
@@ -429,7 +433,9 @@ Status GpuGemm::run_16_bit(const GemmCall& call, Stream stream) {
     case Kernel::wide: wide_gemm(call, wide_plan(call), stream); return {};
     case Kernel::library: break;
   }
-  return run_by_plan(call, stream);
+  if (!plain || batch_invariant_ || library_only_ || !cluster_gemm_pays(call)) return run_by_plan(call, stream);
+  cluster_gemm(call, cluster_plan(call), stream);
+  return {};
 }
 
 Status GpuGemm::run_by_plan(const GemmCall& call, Stream stream) {

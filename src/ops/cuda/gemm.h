@@ -1,6 +1,7 @@
 // y[M, N] = x[M, K] * W[N, K]^T (+ bias) on the GPU: cuBLASLt, and kernels of our own, which begin under
 // the kernel before them: up to 16 rows (small_gemm.h); where the caller can take partial sums or wants a GLU, up
-// to 64 (stream_gemm.h) and up to 128 (tile_gemm.h); from 512 on where nothing is added to (wide_gemm.h).
+// to 64 (stream_gemm.h) and up to 128 (tile_gemm.h); of narrow models, where y is wanted whole, up to 256
+// (cluster_gemm.h); from 512 on where nothing is added to (wide_gemm.h).
 //
 // Weights and inputs are f32, f16 or bf16; sums are f32 (f32 inputs are multiplied exactly, without
 // TF32). Weights in e4m3 with scales (fp8.h), inputs in f16 or bf16:

@@ -7,6 +7,7 @@
 #include "base/float16.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/stream.h"
+#include "ops/cuda/cluster_gemm.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/small_gemm.h"
 #include "ops/cuda/stream_gemm.h"
@@ -245,6 +246,43 @@ TEST_P(GpuGemmTest, TileGemmWritesResultsOfF16) {
   std::vector<float> wide(y.size());
   for (size_t i = 0; i < y.size(); ++i) wide[i] = f16_to_f32(y[i]);
   expect_gemm(wide, 0, 0.005f);
+}
+
+// Rows end with memory that is not of y.
+TEST_P(GpuGemmTest, ClusterGemmAddsTheResultByEveryPlan) {
+  const auto [rows, n, k] = GetParam();
+  const int64_t stride = n + 8;
+  DeviceBuffer device_y = DeviceBuffer::allocate(rows * stride * 4, "a test").value();
+  const GemmCall call = {.linear = &linear_, .x = device_x_.as<void>(), .rows = rows, .y = device_y.as<void>(),
+                         .y_dtype = DType::f32, .y_stride = stride, .accumulate = true};
+  if (!cluster_gemm_takes(call)) GTEST_SKIP() << "not its shape";
+  const std::vector<float> before(rows * stride, 3.0f);
+  for (const ClusterPlan& plan : all_cluster_plans(call)) {
+    SCOPED_TRACE(plan.tile * 10 + plan.splits);
+    std::vector<float> y = before, dense;
+    ASSERT_EQ(cudaMemcpy(device_y.as<void>(), y.data(), y.size() * 4, cudaMemcpyHostToDevice), cudaSuccess);
+    cluster_gemm(call, plan, nullptr);
+    ASSERT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 4, cudaMemcpyDeviceToHost), cudaSuccess);
+    for (int64_t row = 0; row < rows; ++row) {
+      dense.insert(dense.end(), y.begin() + row * stride, y.begin() + row * stride + n);
+      for (int64_t i = n; i < stride; ++i) ASSERT_EQ(y[row * stride + i], 3.0f) << "past the end of row " << row;
+    }
+    expect_gemm(dense, 3.0f, 2e-4f);
+  }
+}
+
+TEST_P(GpuGemmTest, ClusterGemmWritesResultsOfBf16) {
+  const auto [rows, n, k] = GetParam();
+  std::vector<uint16_t> y(rows * n, 0xffff);
+  DeviceBuffer device_y = on_device(y.data(), y.size() * 2);
+  const GemmCall call = {.linear = &linear_, .x = device_x_.as<void>(), .rows = rows, .y = device_y.as<void>(),
+                         .y_dtype = DType::bf16, .y_stride = n};
+  if (!cluster_gemm_takes(call)) GTEST_SKIP() << "not its shape";
+  cluster_gemm(call, cluster_plan(call), nullptr);
+  ASSERT_EQ(cudaMemcpy(y.data(), device_y.as<void>(), y.size() * 2, cudaMemcpyDeviceToHost), cudaSuccess);
+  std::vector<float> wide(y.size());
+  for (size_t i = 0; i < y.size(); ++i) wide[i] = bf16_to_f32(y[i]);
+  expect_gemm(wide, 0, 0.04f);
 }
 
 // Rows end with memory that is not of y; sums come out the same whichever tile makes them.
