@@ -1,7 +1,7 @@
 """Random tiny models, as legal as odd: what tools/check_random_models.py serves and compares.
 
 FAMILIES[name](rng, gpu) gives (model_type, config keys). Sizes are rarely multiples of anything; with gpu they are what
-GPU kernels take. Only combinations that transformers itself runs are drawn.
+GPU kernels take, and half of the widths multiples of 8. Only combinations that transformers itself runs are drawn.
 """
 
 
@@ -9,9 +9,14 @@ def pick(rng, *values):
     return rng.choice(values)
 
 
+def width_step(rng, gpu):
+    """What widths are multiples of: GPUs have kernels of their own for multiples of 8, and take others."""
+    return rng.choice([1, 8]) if gpu else 1
+
+
 def shape(rng, gpu, heads=True):
     """Sizes that every family has; head_dim does not follow from the others."""
-    step = 8 if gpu else 1
+    step = width_step(rng, gpu)
     kv = rng.choice([1, 1, 2, 3, 4])
     q = kv * rng.choice([1, 1, 2, 3, 4, 5, 7])
     out = dict(
@@ -100,9 +105,13 @@ SLIDING = ["sliding_attention", "full_attention"]
 
 def experts(rng, gpu, key):
     count = rng.choice([2, 3, 5, 6, 8, 11, 16])
-    step = 8 if gpu else 1
+    step = width_step(rng, gpu)
     return {key: count, "num_experts_per_tok": rng.randint(1, min(count, 6)),
             "moe_intermediate_size": step * rng.randint(1, 40 // step)}
+
+
+def shared_width(rng, gpu):
+    return 8 * rng.randint(1, 6) if width_step(rng, gpu) == 8 else rng.randint(1, 50)
 
 
 def llama(rng, gpu):
@@ -142,7 +151,7 @@ def qwen2_moe(rng, gpu):
     out = heads_of_rows(rng, gpu, shape(rng, gpu))
     out |= experts(rng, gpu, "num_experts") | qwen_window(rng, out)
     return "qwen2_moe", {**out, **any_rope(rng, out), "norm_topk_prob": coin(rng), "qkv_bias": coin(rng, 0.8),
-                         "shared_expert_intermediate_size": 8 * rng.randint(1, 6) if gpu else rng.randint(1, 50),
+                         "shared_expert_intermediate_size": shared_width(rng, gpu),
                          "decoder_sparse_step": rng.choice([1, 1, 2])}
 
 
@@ -266,7 +275,7 @@ def gated_hybrid(rng, gpu):
 
 def shared_moe(rng, gpu):
     return experts(rng, gpu, "num_experts") | dict(
-        shared_expert_intermediate_size=8 * rng.randint(1, 6) if gpu else rng.randint(1, 50))
+        shared_expert_intermediate_size=shared_width(rng, gpu))
 
 
 def qwen3_next(rng, gpu):
