@@ -45,6 +45,7 @@ void register_tile(const GemmTile& t, int first_row, int first_panel) {
         const unsigned char* at = w[p] + k * kPairBytes / 2;
         if (kRows > 1) _mm_prefetch(reinterpret_cast<const char*>(at + prefetch_at), _MM_HINT_T0);
         b[p] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(at));
+        asm("" : "+v"(b[p]));  // else g++ 12 loads it anew for every row where 3 x 4 sums are kept
       }
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) {
