@@ -1,5 +1,5 @@
-// Owned, 64-byte aligned memory, move-only. Large buffers (>= 2 MiB) are 2 MiB aligned and advised
-// to use huge pages, which keeps TLB misses out of weight streaming. Contents are zero at first.
+// Owned, 64-byte aligned memory, move-only, zero at first. Buffers from 32 KiB on stand in huge pages where the system
+// gives any (shared_huge_pages.h), which keeps TLB misses out of weight streaming.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ class AlignedBuffer {
  private:
   std::byte* data_ = nullptr;
   size_t size_ = 0;
-  size_t mapped_bytes_ = 0;  // > 0: from mmap, else from aligned_alloc
+  size_t mapped_bytes_ = 0;  // > 1: from mmap; 1: shared huge pages; 0: from aligned_alloc
 };
 
 }  // namespace warpweave
