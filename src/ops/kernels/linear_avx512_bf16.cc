@@ -11,8 +11,9 @@ namespace warpweave {
 namespace {
 
 constexpr int kPairBytes = 64;  // of a panel: two values of k of each column
-// Ahead, with several rows: for one the hardware does it faster. Measured over 1, 2, 3, 4 and 8 KiB (Zen 5).
-constexpr int kPrefetchBytes = 3072;
+// Ahead, into L2: into L1 panels come from memory slower than without, for few lines can be under way there. Of 1 to
+// 9 KiB 2 are the best from memory, and no worse than others from L3 (docs/tuning-history.md).
+constexpr int kPrefetchBytes = 2048;
 
 inline __attribute__((always_inline)) __m512bh broadcast_pair(const uint16_t* p) {
   int32_t pair;
@@ -43,7 +44,7 @@ void register_tile(const GemmTile& t, int first_row, int first_panel) {
 #pragma GCC unroll 16
       for (int p = 0; p < kPanels; ++p) {
         const unsigned char* at = w[p] + k * kPairBytes / 2;
-        if (kRows > 1) _mm_prefetch(reinterpret_cast<const char*>(at + prefetch_at), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(at + prefetch_at), _MM_HINT_T1);
         b[p] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(at));
         asm("" : "+v"(b[p]));  // else g++ 12 loads it anew for every row where 3 x 4 sums are kept
       }
