@@ -79,7 +79,7 @@ void AdaptiveLength::wake(std::span<LengthState* const> states) {
     all_sleep &= state->asleep;
   }
   const double trial_us =
-      costs.keep.value + costs.wait.value + passes(1) * costs.level.value + costs.guess.value;
+      costs.keep.value + costs.wait.value + passes(1) * level_us(costs) + costs.guess.value;
   const double trials_us = kTrials * trial_us;
   if (!all_sleep || costs.since_scout * costs.plain.value * kTrialShare < trials_us) return;
   LengthState& scout = *states[costs.scouts++ % states.size()];
@@ -112,7 +112,7 @@ int AdaptiveLength::best_length(std::span<LengthState* const> states, int reques
       time += length * costs.guess.value;
       levels = std::max(levels, length);
     }
-    time += passes(levels) * costs.level.value;
+    time += passes(levels) * level_us(costs);
     if (tokens / time <= best_rate) continue;
     best_rate = tokens / time;
     best = longest;
@@ -120,14 +120,20 @@ int AdaptiveLength::best_length(std::span<LengthState* const> states, int reques
   return best;
 }
 
-// Whether planned guesses are to be left out, for they did not bring what they promised.
-bool AdaptiveLength::doubted(Costs& costs) const {
-  if (costs.proof_steps >= kProofSteps) {
-    if (costs.proof_us > kLeastGain * costs.proof_promised_us) costs.doubt_steps = kDoubtSteps;
-    costs.proof_steps = 0;
-    costs.proof_us = costs.proof_promised_us = 0;
-  }
-  return costs.doubt_steps > 0 && costs.doubt_steps-- > 0;
+// Planned guesses that did not bring what they promised are left out for a while.
+void AdaptiveLength::judge(Costs& costs) {
+  if (costs.doubt_steps > 0) --costs.doubt_steps;
+  if (costs.proof_steps < kProofSteps) return;
+  if (costs.proof_us > kLeastGain * costs.proof_promised_us) costs.doubt_steps = kDoubtSteps;
+  costs.proof_steps = 0;
+  costs.proof_us = costs.proof_promised_us = 0;
+}
+
+// A head's pass over one row takes no longer than the one that follows a text. So a pass that was slow once, when
+// nothing was in the caches yet, is not shunned for good: trials have one guess, which takes no such pass.
+double AdaptiveLength::level_us(const Costs& costs) const {
+  const bool bounded = options_.knows_first && costs.keep.count > 0;
+  return bounded ? std::min(costs.level.value, costs.keep.value) : costs.level.value;
 }
 
 // `tries`: how many requests may still try in this step.
@@ -150,13 +156,14 @@ void AdaptiveLength::try_or_sleep(LengthState& state, int& tries, Costs& costs) 
 void AdaptiveLength::plan(std::span<LengthState* const> states, int requests, int most) {
   Costs& costs = costs_of(requests);
   ++costs.since_scout;
+  judge(costs);
   for (LengthState* state : states) state->length = 0;
   const bool awake = std::any_of(states.begin(), states.end(), [](const LengthState* state) { return !state->asleep; });
   if (!awake || costs.plain.count < kPlainSteps) return;
   costs.planned = false;
   if (++costs.since_plain > (costs.plain.count < kPlainStepsKnown ? kEarlyRefreshSteps : kRefreshSteps)) return;
   const bool known = costs.guess.count > 0;
-  const bool believed = known && !doubted(costs);
+  const bool believed = known && costs.doubt_steps == 0;
   const bool pays = believed && best_length(states, requests, most, &AdaptiveLength::usually) > 0;
   const int longest = pays ? std::max(1, best_length(states, requests, most, &AdaptiveLength::now)) : 0;
   costs.planned = pays;
@@ -182,11 +189,12 @@ void AdaptiveLength::plan(std::span<LengthState* const> states, int requests, in
 void AdaptiveLength::measured(const DraftedStep& step) {
   Costs& costs = costs_of(step.requests);
   const double target_us = step.step_us - step.draft_us;
-  if (step.waited_us > 0) costs.wait.add(step.waited_us);
+  if (step.waited_us > 0) costs.wait.add_cautiously(step.waited_us);
   if (step.guesses == 0) {
     costs.plain.add_cautiously(target_us);
+    costs.usual_plain.add(target_us);
     costs.since_plain = 0;
-    if (step.follows) costs.keep.add(step.draft_us);
+    if (step.follows) costs.keep.add_cautiously(step.draft_us);
     return;
   }
   if (costs.plain.count == 0) return;
@@ -194,11 +202,12 @@ void AdaptiveLength::measured(const DraftedStep& step) {
   if (costs.planned) {
     ++costs.proof_steps;
     costs.proof_us += step.step_us + step.waited_us;
-    costs.proof_promised_us += costs.plain.value * step.tokens / step.requests;
+    costs.proof_promised_us += costs.usual_plain.value * step.tokens / step.requests;
   }
-  costs.guess.add(std::max(0.0, target_us - costs.plain.value) / step.guesses);
-  if (step.levels > 0 && passes(step.levels) == 0) costs.keep.add(step.draft_us);
-  if (passes(step.levels) > 0) costs.level.add(std::max(0.0, step.draft_us - costs.keep.value) / passes(step.levels));
+  costs.guess.add_cautiously(std::max(0.0, target_us - costs.plain.value) / step.guesses);
+  if (step.levels > 0 && passes(step.levels) == 0) costs.keep.add_cautiously(step.draft_us);
+  if (passes(step.levels) == 0) return;
+  costs.level.add_cautiously(std::max(0.0, step.draft_us - costs.keep.value) / passes(step.levels));
 }
 
 }  // namespace warpweave

@@ -55,7 +55,8 @@ class AdaptiveLength : public LengthPlanner {
     double tokens(int length) const;
   };
   struct Costs {
-    RunningCost plain, keep, wait, level, guess;  // in microseconds
+    RunningCost plain, keep, wait, level, guess;  // in microseconds, of steps that nothing slows
+    RunningCost usual_plain;                      // and as steps are
     int since_plain = 0;
     // Of planned guesses: what came of the steps since the last judgement.
     bool planned = false;
@@ -75,7 +76,8 @@ class AdaptiveLength : public LengthPlanner {
   using RightsOf = Rights (AdaptiveLength::*)(const LengthState& state) const;
   int best_length(std::span<LengthState* const> states, int requests, int most, RightsOf rights) const;
   int passes(int levels) const;
-  bool doubted(Costs& costs) const;
+  static void judge(Costs& costs);
+  double level_us(const Costs& costs) const;
   void sleep(LengthState& state, Costs& costs) const;
   void try_or_sleep(LengthState& state, int& tries, Costs& costs) const;
 

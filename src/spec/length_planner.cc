@@ -10,6 +10,7 @@ namespace warpweave {
 namespace {
 
 constexpr double kOwnWeight = 1.0 / 16, kCommonWeight = 1.0 / 64;  // of an outcome in the running means
+constexpr double kSmallUs = 20;                                    // by which also a mean near 0 may grow
 
 }  // namespace
 
@@ -35,7 +36,6 @@ std::unique_ptr<LengthPlanner> make_length_planner(const AdaptiveOptions& option
 
 void RunningCost::add(double x) {
   constexpr int kTrusted = 8;      // samples, then an outlier counts as one of bounded size
-  constexpr double kSmallUs = 20;  // by which also a mean near 0 may grow
   if (count >= kTrusted) x = std::clamp(x, value / 2, 1.5 * value + kSmallUs);
   ++count;
   value += (x - value) / std::min(count, 16);
@@ -48,7 +48,7 @@ void RunningCost::add_cautiously(double x) {
   if (count == 1 || x < value) {
     value = count == 1 ? x : value + (x - value) / 2;
   } else {
-    value += (std::min(x, 1.5 * value) - value) / 16;
+    value += (std::min(x, 1.5 * value + kSmallUs) - value) / 16;
   }
 }
 

@@ -80,7 +80,7 @@ struct RunningCost {
   double value = 0;
   int count = 0;
   void add(double x);
-  void add_cautiously(double x);   // of what guesses are compared with
+  void add_cautiously(double x);   // of what guesses are compared with, and of what they cost beside it
 };
 
 // Costs are known by batches of similar size: by powers of two.
