@@ -7,7 +7,8 @@ Per peer and batch size b it times b fresh random prompts of 512 tokens (--promp
 tokens (greedy, end of sequence ignored, no prefix reuse):
 --clock cpu counts the seconds that a peer's processors worked instead of those that went by: with --threads 1 for a machine
 that others use, too.
-With a GGUF format among --dtypes (q8_0, q4_0, q4_1, q4_k, q6_k) llama.cpp and warpweave serve the same file.
+With a GGUF format among --dtypes (q8_0, q4_0, q4_1, q4_k, q6_k) llama.cpp and warpweave serve the same file; --gguf FILE
+names one in place of the random model.
   prefill tok/s = b * prompt / t(1)          decode tok/s = b * 127 / (t(128) - t(1))
 """
 import argparse
@@ -265,6 +266,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=list(MODELS), default="llama")
     parser.add_argument("--dtypes", default="f32,bf16")
+    parser.add_argument("--gguf", help="a file that llama.cpp and warpweave serve, in place of a random model")
     parser.add_argument("--peers", default=",".join(PEERS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", default="1,8")
@@ -281,11 +283,12 @@ def main():
         return
     with open("/proc/cpuinfo") as info:
         cpu = next((l.split(":")[1].strip() for l in info if l.startswith("model name")), "?")
-    print(f"{cpu}, {args.model}, {args.threads} threads, prompt {args.prompt}, {NEW_TOKENS} new tokens, "
+    print(f"{cpu}, {args.gguf or args.model}, {args.threads} threads, prompt {args.prompt}, {NEW_TOKENS} new tokens, "
           f"medians of {args.rounds}")
-    for dtype in args.dtypes.split(","):
+    for dtype in [args.gguf] if args.gguf else args.dtypes.split(","):
         name = {"f32": "float32", "bf16": "bfloat16"}.get(dtype, dtype)
-        paths = MODELS[args.model].write_all(pathlib.Path(args.work_dir) / args.model / dtype, name)
+        paths = ({"gguf": args.gguf} if args.gguf else
+                 MODELS[args.model].write_all(pathlib.Path(args.work_dir) / args.model / dtype, name))
         workers = {}
         for peer in args.peers.split(","):
             w = Worker(peer, paths, dtype, args)
