@@ -4,7 +4,7 @@
 // - Cost: a step of n requests takes plain(n) without guesses, and with them plain(n) + keep(n), what the draft model
 //   spends on following the text, + wait(n), while the device has nothing to do because the step was not made beside
 //   the one before, + pass(n) for each pass that drafts + guess(n) for each guess that is checked. All are running
-//   means of measured steps, n by powers of two.
+//   means of measured steps that follow fast ones sooner than slow ones, n by powers of two.
 // - Plan: the longest length is the one with most tokens a second; a request gets fewer guesses where another one of
 //   its own would gain less than it costs. None, where that is not kLeastGain better than a step without.
 // - Sureness: where some number pays, it is that for how often guesses came true, of all requests, behind a first one
