@@ -50,6 +50,9 @@ Status GpuDraftModel::reserve() {
   WW_ASSIGN_OR_RETURN(page_table_, DeviceBuffer::allocate(sizeof(int32_t) * limits_.max_requests *
                                                           limits_.max_pages_per_request, kWhat));
   WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(level_rows * head_columns() * sizeof(float), kWhat));
+  if (limits_.options.topk == 1) {
+    WW_ASSIGN_OR_RETURN(top_parts_, DeviceBuffer::allocate(gpu::kTopBlocks * sizeof(gpu::TopPart), kWhat));
+  }
   WW_ASSIGN_OR_RETURN(choices_, DeviceBuffer::allocate(2 * max_choices_ * sizeof(DraftChoice), kWhat));
   WW_ASSIGN_OR_RETURN(host_choices_, PinnedBuffer::allocate(2 * max_choices_ * sizeof(DraftChoice), kWhat));
   if (parts_.kind) WW_RETURN_IF_ERROR(reserve_rows());
@@ -279,7 +282,8 @@ Status GpuDraftModel::choose(const ForwardBatch& batch, const Arrays& arrays, in
                     .vocab_size = static_cast<int>(head_columns()),
                     .tokens = parts_.tokens.empty() ? nullptr : tokens_.as<int32_t>(),
                     .topk = topk,
-                    .out = out},
+                    .out = out,
+                    .parts = top_parts_.as<gpu::TopPart>()},
                    stream_);
   return launch_status("a pass of the draft model");
 }

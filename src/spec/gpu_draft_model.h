@@ -208,6 +208,7 @@ class GpuDraftModel : public DraftModel {
   gpu::GpuLinear head_;               // over head_rows_
   DeviceBuffer logits_;               // [max_level_rows, head_columns()]
   DeviceBuffer choices_;  // [max_choices], and behind them those of a chain's graph: [passes, padded requests]
+  DeviceBuffer top_parts_;            // with topk 1: of top_choices()
   PinnedBuffer host_choices_;
   CudaEvent chosen_;
   int max_choices_ = 0;

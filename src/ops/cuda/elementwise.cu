@@ -1,5 +1,7 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/any_width.h"
 #include "ops/cuda/cluster.cuh"
@@ -290,9 +292,11 @@ void launch_norm(const NormExpertsCall& call, cudaStream_t stream) {
   launch_norm<T, NormShape<kNormThreads, 1, 1, 6, Added::nothing, /*kRest=*/true>>(call, stream);
 }
 
+// Blocks (row, part of the row).
 __global__ void gather_rows_kernel(const uint32_t* in, const int32_t* index, int64_t row_words, uint32_t* out) {
   const int64_t from = index[blockIdx.x] * row_words, to = blockIdx.x * row_words;
-  for (int64_t i = threadIdx.x; i < row_words; i += blockDim.x) out[to + i] = in[from + i];
+  const int64_t stride = int64_t{blockDim.x} * gridDim.y;
+  for (int64_t i = int64_t{blockIdx.y} * blockDim.x + threadIdx.x; i < row_words; i += stride) out[to + i] = in[from + i];
 }
 
 // Blocks (row, part of the row); rows past the last prefetch.
@@ -401,8 +405,11 @@ void norm_experts(const NormExpertsCall& call, Stream stream) {
 void gather_rows(const void* in, const int32_t* index, int64_t rows, int64_t row_bytes, void* out,
                  Stream stream) {
   if (rows == 0) return;
-  gather_rows_kernel<<<rows, 256, 0, cuda_stream(stream)>>>(static_cast<const uint32_t*>(in), index,
-                                                            row_bytes / 4, static_cast<uint32_t*>(out));
+  constexpr int64_t kWordsOfBlock = 1024, kMostParts = 16;
+  const int64_t words = row_bytes / 4, parts = std::clamp<int64_t>(words / kWordsOfBlock, 1, kMostParts);
+  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(parts));
+  gather_rows_kernel<<<grid, 256, 0, cuda_stream(stream)>>>(static_cast<const uint32_t*>(in), index, words,
+                                                            static_cast<uint32_t*>(out));
 }
 
 void glu(const GluCall& call, Stream stream) {

@@ -39,8 +39,16 @@ void with_dtype(DType dtype, Launch&& launch) {
 
 void top_choices(const TopChoicesCall& call, void* stream) {
   if (call.rows == 0) return;
-  top_choices_kernel<<<call.rows, kTopThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      call.logits, call.vocab_size, call.tokens, call.topk, call.out);
+  const auto on = static_cast<cudaStream_t>(stream);
+  const int parts = call.topk == 1 && call.parts != nullptr ? top_parts(call.rows) : 1;
+  if (parts == 1) {
+    top_choices_kernel<<<call.rows, kTopThreads, 0, on>>>(call.logits, call.vocab_size, call.tokens, call.topk,
+                                                          call.out);
+    return;
+  }
+  const dim3 grid(parts, call.rows);
+  top_parts_kernel<<<grid, kTopThreads, 0, on>>>(call.logits, call.vocab_size, parts, call.parts);
+  top_of_parts_kernel<<<call.rows, 32, 0, on>>>(call.parts, parts, call.tokens, call.out);
 }
 
 void tree_level(const TreeLevelCall& call, void* stream) {

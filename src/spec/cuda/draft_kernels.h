@@ -4,12 +4,22 @@
 // rows.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "spec/draft_tree.h"
 #include "warpweave/tensor.h"
 
 namespace warpweave::gpu {
+
+// The likeliest of a part of a row's columns, and the log of the sum of their exponentials.
+struct TopPart {
+  unsigned long long key = 0;
+  float log_sum = 0;
+};
+inline constexpr int kTopBlocks = 256, kMostTopParts = 32;
+// Blocks that share a row of so many.
+constexpr int top_parts(int rows) { return std::clamp(kTopBlocks / rows, 1, kMostTopParts); }
 
 // top_choices() (spec/draft_tree.h) of every row; entries past a smaller vocabulary are token 0, impossible.
 struct TopChoicesCall {
@@ -19,6 +29,7 @@ struct TopChoicesCall {
   const int32_t* tokens = nullptr;        // [vocab_size] what the columns are, or null: themselves
   int topk = 1;
   DraftChoice* out = nullptr;             // [rows, topk]
+  TopPart* parts = nullptr;               // room for kTopBlocks of them, used with topk 1; null: a block has a row
 };
 void top_choices(const TopChoicesCall& call, void* stream);
 

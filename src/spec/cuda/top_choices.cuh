@@ -1,9 +1,10 @@
 // The likeliest tokens of a row by one block: pass by pass the largest key below the one before, where a key orders by
-// value, then by the lower id. The first pass adds up the probabilities, too. For draft_kernels.cu, and for its test,
-// which runs it on the host.
+// value, then by the lower id. The first pass adds up the probabilities, too. Where one token of few rows is wanted,
+// several blocks share a row, and a warp puts together what they found. For draft_kernels.cu, and for its test, which
+// runs it on the host.
 #pragma once
 
-#include "spec/draft_tree.h"
+#include "spec/cuda/draft_kernels.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -60,34 +61,83 @@ __device__ float block_log_sum(float largest, float sum, TopShared& shared) {
   return largest + logf(sum);
 }
 
+// What a thread has seen of a row.
+struct TopSeen {
+  unsigned long long best = 0;
+  float largest = kImpossibleChoice, sum = 0;
+};
+
+__device__ void add_to(TopSeen& seen, float logit, int id) {
+  const float value = number_or_impossible(logit);
+  seen.best = max(seen.best, choice_key(value, id));
+  if (value > seen.largest) {
+    seen.sum *= __expf(seen.largest - value);
+    seen.largest = value;
+  }
+  seen.sum += __expf(value - seen.largest);
+}
+
+__device__ DraftChoice choice_of(unsigned long long key, float log_sum, const int32_t* tokens) {
+  const int column = key == 0 ? 0 : static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
+  DraftChoice out;
+  out.token = tokens != nullptr ? tokens[column] : column;
+  out.logprob = key == 0 ? kImpossibleChoice : value_of(key) - log_sum;
+  return out;
+}
+
+// Block (part, row) of `parts` blocks a row: the likeliest of its columns, and the log of their sum.
+__global__ void __launch_bounds__(kTopThreads) top_parts_kernel(const float* logits, int vocab_size, int parts,
+                                                                TopPart* out) {
+  __shared__ TopShared shared;
+  const float* const row = logits + int64_t{blockIdx.y} * vocab_size;
+  const int columns = (vocab_size + parts - 1) / parts, begin = static_cast<int>(blockIdx.x) * columns;
+  const int end = min(begin + columns, vocab_size);
+  TopSeen seen;
+  constexpr int kAtOnce = 8;
+  for (int first = begin + static_cast<int>(threadIdx.x); first < end; first += kAtOnce * kTopThreads) {
+    float values[kAtOnce];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) values[k] = first + k * kTopThreads < end ? row[first + k * kTopThreads] : 0;
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      if (first + k * kTopThreads < end) add_to(seen, values[k], first + k * kTopThreads);
+    }
+  }
+  const float log_sum = block_log_sum(seen.largest, seen.sum, shared);
+  const unsigned long long key = block_max(seen.best, shared);
+  if (threadIdx.x == 0) out[int64_t{blockIdx.y} * parts + blockIdx.x] = {key, log_sum};
+}
+
+// A warp a row.
+__global__ void __launch_bounds__(32) top_of_parts_kernel(const TopPart* found, int parts, const int32_t* tokens,
+                                                          DraftChoice* out) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const TopPart none = {0, kImpossibleChoice};
+  const TopPart own = lane < parts ? found[int64_t{blockIdx.x} * parts + lane] : none;
+  unsigned long long key = own.key;
+  float largest = own.log_sum;
+  for (int step = 16; step > 0; step /= 2) {
+    key = max(key, __shfl_xor_sync(~0u, key, step));
+    largest = max(largest, __shfl_xor_sync(~0u, largest, step));
+  }
+  float sum = lane < parts ? __expf(own.log_sum - largest) : 0;
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  if (lane == 0) out[blockIdx.x] = choice_of(key, largest + logf(sum), tokens);
+}
+
 __global__ void __launch_bounds__(kTopThreads) top_choices_kernel(const float* logits, int vocab_size,
                                                                   const int32_t* tokens, int topk, DraftChoice* out) {
   __shared__ TopShared shared;
   const float* const row = logits + int64_t{blockIdx.x} * vocab_size;
-  unsigned long long best = 0;
-  float largest = kImpossibleChoice, sum = 0;
+  TopSeen seen;
 #pragma unroll 8
-  for (int i = threadIdx.x; i < vocab_size; i += kTopThreads) {
-    const float value = number_or_impossible(row[i]);
-    const unsigned long long key = choice_key(value, i);
-    best = max(best, key);
-    if (value > largest) {
-      sum *= __expf(largest - value);
-      largest = value;
-    }
-    sum += __expf(value - largest);
-  }
-  const float log_sum = block_log_sum(largest, sum, shared);
-  unsigned long long key = block_max(best, shared);
+  for (int i = threadIdx.x; i < vocab_size; i += kTopThreads) add_to(seen, row[i], i);
+  const float log_sum = block_log_sum(seen.largest, seen.sum, shared);
+  unsigned long long key = block_max(seen.best, shared);
   for (int k = 0;; ++k) {
-    if (threadIdx.x == 0) {
-      DraftChoice& choice = out[int64_t{blockIdx.x} * topk + k];
-      const int column = key == 0 ? 0 : static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
-      choice.token = tokens != nullptr ? tokens[column] : column;
-      choice.logprob = key == 0 ? kImpossibleChoice : value_of(key) - log_sum;
-    }
+    if (threadIdx.x == 0) out[int64_t{blockIdx.x} * topk + k] = choice_of(key, log_sum, tokens);
     if (k + 1 == topk) return;
-    best = 0;
+    unsigned long long best = 0;
 #pragma unroll 8
     for (int i = threadIdx.x; i < vocab_size; i += kTopThreads) {
       const unsigned long long other = choice_key(number_or_impossible(row[i]), i);

@@ -36,6 +36,41 @@ void expect_as_on_the_cpu(const std::vector<float>& logits, int topk, Order orde
   }
 }
 
+// The likeliest alone, by blocks that share the row.
+void expect_as_by_one_block(const std::vector<float>& logits, int parts) {
+  const int vocab_size = static_cast<int>(logits.size());
+  const int32_t* const tokens = nullptr;
+  std::vector<float> matrix(vocab_size, 1e9f);
+  matrix.insert(matrix.end(), logits.begin(), logits.end());
+  std::vector<TopPart> found(2 * parts);
+  std::vector<DraftChoice> got(2, DraftChoice{-7, 7}), expected;
+  for (int part = parts - 1; part >= 0; --part) {
+    host_cta::run(kTopThreads, Order::random,
+                  [&] { top_parts_kernel(matrix.data(), vocab_size, parts, found.data()); }, {static_cast<unsigned>(part), 1});
+  }
+  host_cta::run(32, Order::random, [&] { top_of_parts_kernel(found.data(), parts, tokens, got.data()); }, {1, 0});
+  warpweave::top_choices(logits, 1, expected);
+  EXPECT_EQ(got[1].token, expected[0].token) << parts << " parts of " << vocab_size;
+  EXPECT_NEAR(got[1].logprob, expected[0].logprob, 1e-4f * std::max(1.0f, std::abs(expected[0].logprob)));
+  EXPECT_EQ(got[0].token, -7) << "of another row";
+}
+
+TEST(TopChoices, OfPartsAreThoseOfTheRow) {
+  std::mt19937 rng(5);
+  std::normal_distribution<float> normal(0, 4);
+  for (const int vocab_size : {1, 5, 31, 1024, 3000, 20000}) {
+    std::vector<float> logits(vocab_size);
+    for (float& x : logits) x = normal(rng);
+    for (const int parts : {2, 5, kMostTopParts}) expect_as_by_one_block(logits, parts);
+  }
+  std::vector<float> equal(2000, -1.5f);
+  equal[700] = equal[1900] = 2;
+  expect_as_by_one_block(equal, 4);
+  equal[700] = kNan;
+  equal[5] = kInf;
+  expect_as_by_one_block(equal, 4);
+}
+
 TEST(TopChoices, AreThoseOfTheCpu) {
   std::mt19937 rng(3);
   std::normal_distribution<float> normal(0, 4);
