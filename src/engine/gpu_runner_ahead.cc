@@ -1,5 +1,5 @@
-// What the GPU does for chains of a draft head without the host: it puts the head's guesses into the step that verifies
-// them, and has the head read what became of them. So there is work for it while the host makes the next step.
+// What the GPU does for chains without the host: it puts a draft model's guesses into the step that verifies them, and
+// has a draft head read what became of them. So there is work for it while the host makes the next step.
 #include <algorithm>
 
 #include "engine/gpu_runner.h"
@@ -11,7 +11,7 @@ namespace warpweave {
 Result<bool> GpuRunner::draft_ahead(DeviceStep& step, Flight& flight) {
   const bool waits = samples_on_host(step) || std::any_of(step.sample_rows.begin(), step.sample_rows.end(),
                                                           [](const SampleRow& row) { return !row.accept.lossless(); });
-  const GraphShape graph_shape = waits || !has_head() ? GraphShape{} : graph_shape_for(step);
+  const GraphShape graph_shape = waits || parts_.drafter->options().topk > 1 ? GraphShape{} : graph_shape_for(step);
   if (graph_shape.q_len == 1 || graph_shape.mask_words > 0) return false;
   WW_ASSIGN_OR_RETURN(const cudaGraphExec_t graph, graph_for(graph_shape, flight));
   if (graph == nullptr) return false;

@@ -172,24 +172,31 @@ void Drafter::forget_choices() {
 Result<bool> Drafter::draft_ahead(const BatchBuilder& step, std::span<const DraftRow> rows,
                                   std::span<const Proposal> proposals) {
   const int nodes = proposals.empty() ? 0 : proposals.front().size();
-  if (!options_.eagle || options_.topk > 1 || nodes < 2) return false;
+  if (options_.topk > 1 || nodes < 2) return false;
   growing_ = {};
   next_kept_ = static_cast<int>(slots_.size());
   for (size_t i = 0; i < proposals.size(); ++i) {
     const DraftState& state = *rows[i].state;
     const Slot* const own = slot_of(state);
     const bool begun = own != nullptr && (own->choice >= 0 || !own->first.empty()) && state.kv_len >= rows[i].start;
-    if (proposals[i].size() != nodes || proposals[i].found || !begun) return false;
+    if (proposals[i].size() != nodes || proposals[i].found || (options_.eagle && !begun)) return false;
     Growing& one = grow(static_cast<int>(i), nodes);
-    one.slot = state.slot;
-    one.features.assign(1, one.slot);
+    if (options_.eagle) {
+      one.slot = state.slot;
+      one.features.assign(1, one.slot);
+    } else {
+      one.choices.push_back(static_cast<int>(i));  // of the pass that begins it
+    }
   }
+  if (!options_.eagle) WW_RETURN_IF_ERROR(start_standalone(step, rows));
   const int not_taken = num_choices_;
   const size_t levels = plan_chain(step, rows);
   num_choices_ = not_taken;
-  WW_ASSIGN_OR_RETURN(const bool drafted, model_->run_chain_ahead(std::span(chain_).first(levels), step));
-  if (drafted) forget_choices();
-  return drafted;
+  const Result<bool> drafted = model_->run_chain_ahead(std::span(chain_).first(levels), step);
+  if (!options_.eagle || (drafted.ok() && *drafted)) forget_choices();
+  if (options_.eagle || !drafted.ok() || !*drafted) return drafted;
+  for (const DraftRow& row : rows) row.state->kv_len = row.start + nodes;  // as after draft()
+  return true;
 }
 
 // Level by level without a look at what was chosen.

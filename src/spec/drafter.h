@@ -8,8 +8,8 @@
 // what was accepted is caught up with when the next draft begins. Chains are drafted without a look at the choices in
 // between; so are trees where all have room to be one and the device grows them (DraftModel::run_trees).
 //
-// Where a head drafts chains, the host need not see them before they are verified (draft_ahead()), nor be there when
-// the head reads what became of them (observe_ahead()): then it prepares a step while the device drafts for it.
+// The host need not see chains before they are verified (draft_ahead()), nor, where a head drafts them, be there when
+// it reads what became of them (observe_ahead()): then it prepares a step while the device drafts for it.
 //
 // draft() and observe() are called on the device's thread, beside nothing else that uses the model.
 #pragma once
@@ -50,8 +50,8 @@ class Drafter {
 
   // Replaces the placeholders in `proposals` (by row of the step; trees where they are no chains).
   Status draft(const BatchBuilder& step, std::span<const DraftRow> rows, std::vector<Proposal>& proposals);
-  // draft(), where the device itself puts chains of a head into the step: their tokens are not set. False: draft() is
-  // still to be called.
+  // draft(), where the device itself puts chains into the step: their tokens are not set. False: draft() is still to be
+  // called.
   Result<bool> draft_ahead(const BatchBuilder& step, std::span<const DraftRow> rows,
                            std::span<const Proposal> proposals);
   // After the target's forward, whose hidden states are still there, and its verification.

@@ -210,6 +210,36 @@ TEST(Drafter, EagleDraftsAheadFromChoicesThatNobodyTook) {
   EXPECT_EQ(requests.draft({0}, 2)[0].tokens, (std::vector<int32_t>{0, 0})) << "its first level was used up";
 }
 
+// A model of its own reads what it has not seen, and its chains go on from what that pass chose.
+TEST(Drafter, StandaloneDraftsAheadOfTheHost) {
+  Requests requests(2, kStandaloneChain, 2);
+  requests.recorder->drafts_ahead = true;
+  requests.states[0].kv_len = 8;
+  requests.states[1].kv_len = 9;
+  EXPECT_TRUE(requests.draft_ahead({1, 0}, 4));
+  EXPECT_EQ(requests.recorder->takes, 0);
+  ASSERT_EQ(requests.recorder->passes.size(), 1u);
+  EXPECT_EQ(requests.recorder->passes[0].positions, (std::vector<int32_t>{9, 8, 9}));
+  EXPECT_EQ(requests.recorder->passes[0].logits_rows, (std::vector<int32_t>{0, 2}));
+  const std::vector<DraftPass>& ahead = requests.recorder->ahead;
+  ASSERT_EQ(ahead.size(), 3u);
+  EXPECT_EQ(ahead[0].input_ids, (std::vector<int32_t>{-1, -2}));
+  EXPECT_EQ(ahead[0].positions, (std::vector<int32_t>{10, 10}));
+  EXPECT_EQ(ahead[1].input_ids, (std::vector<int32_t>{-3, -4}));
+  EXPECT_EQ(requests.states[0].kv_len, 13) << "all guesses but the last were read";
+}
+
+TEST(Drafter, StandaloneThatCannotDraftAheadBeginsAgain) {
+  Requests requests(2, kStandaloneChain, 2);
+  requests.states[0].kv_len = 8;
+  EXPECT_FALSE(requests.draft_ahead({0, 1}, 3));
+  EXPECT_EQ(requests.states[0].kv_len, 8);
+  const std::vector<Proposal> drafted = requests.draft({0, 1}, 3);
+  ASSERT_TRUE(requests.drafted.ok());
+  EXPECT_EQ(drafted[0].tokens[0] + 1, drafted[1].tokens[0]) << "of one pass";
+  EXPECT_EQ(requests.states[0].kv_len, 12);
+}
+
 TEST(Drafter, EagleIsShownAheadWhatADeviceVerified) {
   Requests requests(3, kEagleChain, 4);
   requests.recorder->drafts_ahead = true;
