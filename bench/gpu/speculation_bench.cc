@@ -1,6 +1,6 @@
 // Speculative decoding on a GPU beside none, in one process, with weights that are made up.
 //
-//   speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|trees|adaptive|draft|host|verify|all] [flags of `serve`]
+//   speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|trees|adaptive|draft|host|verify|all|eagleN|verifyN|keptN] [flags of `serve`]
 //
 // Guesses are right by dice, whatever the model says, so that 3 tokens come of a step on average: every pass of the
 // draft model and of the target is run as it is, only which guesses are kept is drawn. One line of JSON a row:
@@ -12,6 +12,8 @@
 //   draft     what a pass of the head takes: steps with long chains less those with short ones
 //   host      what the host takes between steps with drafts, and for how long the GPU waits for it
 //   verify    16 and 64 nodes of a tree at 8192 tokens of context, beside a decode step there
+// and, to trace or to compare flags, alone: eagle32, those chains at batch 32, verify64, a tree of 64 nodes, and kept32,
+// chains at batch 32 with real weights and no dice, behind made-up prompts: for the tokens a step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -190,8 +192,8 @@ class SameGuesses : public Proposer {
 
 void print(const std::string& row, int batch, const Measured& of, double ratio) {
   fmt::print("{{\"row\": \"{}, batch {}\", \"tokens_per_s\": {:.1f}, \"ratio\": {:.2f}, \"tokens_a_step\": {:.2f}, "
-             "\"step_ms\": {:.3f}, \"target_gpu_ms\": {:.3f}}}\n",
-             row, batch, of.tokens_per_s, ratio, of.tokens_a_step, of.step_ms, of.gpu_ms);
+             "\"step_ms\": {:.3f}, \"draft_ms\": {:.3f}, \"target_gpu_ms\": {:.3f}}}\n",
+             row, batch, of.tokens_per_s, ratio, of.tokens_a_step, of.step_ms, of.draft_ms, of.gpu_ms);
   std::fflush(stdout);
 }
 
@@ -272,15 +274,36 @@ void draft_pass(const Setup& plain, const std::string& head) {
   }
 }
 
+Measured verify_of(const Setup& plain, int nodes) {
+  SameGuesses tree(true);
+  Setup setup = plain;
+  setup.proposer = &tree;
+  setup.max_proposals = nodes - 1;
+  setup.args.acceptance_dice = 0;
+  return measure(setup, {1}, kVerifyContext).at(1);
+}
+
+// `what` is a row's name and a number.
+void alone(const Setup& plain, const std::string& head, const std::string& what) {
+  const auto number = [&](std::string_view name) {
+    return what.starts_with(name) ? std::atoi(what.c_str() + name.size()) : 0;
+  };
+  if (const int batch = number("eagle"); batch > 0) {
+    print("EAGLE alone", batch, measure(eagle(plain, head, kSteps, kAccepted), {batch}).at(batch), 1);
+  }
+  if (const int batch = number("kept"); batch > 0) {
+    Setup real = eagle(plain, head, kSteps, kAccepted);
+    real.args.load_format = "auto";
+    real.args.acceptance_dice.reset();
+    print("kept", batch, measure(real, {batch}, kShortPrompt).at(batch), 1);
+  }
+  if (const int nodes = number("verify"); nodes > 0) print("verify alone", nodes, verify_of(plain, nodes), 1);
+}
+
 void verify(const Setup& plain) {
   const Measured decode = measure(plain, {1}, kVerifyContext).at(1);
-  SameGuesses tree(true);
   for (const int nodes : kVerifyNodes) {
-    Setup setup = plain;
-    setup.proposer = &tree;
-    setup.max_proposals = nodes - 1;
-    setup.args.acceptance_dice = 0;
-    const Measured of = measure(setup, {1}, kVerifyContext).at(1);
+    const Measured of = verify_of(plain, nodes);
     fmt::print("{{\"row\": \"verify of {} nodes at {} tokens, batch 1\", \"gpu_ms\": {:.3f}, \"decode_gpu_ms\": {:.3f}, "
                "\"ratio\": {:.3f}, \"step_ms\": {:.3f}, \"decode_step_ms\": {:.3f}}}\n",
                nodes, kVerifyContext, of.gpu_ms, decode.gpu_ms, of.gpu_ms / decode.gpu_ms, of.step_ms, decode.step_ms);
@@ -292,7 +315,7 @@ void verify(const Setup& plain) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|trees|adaptive|draft|host|verify|all] [flags of `serve`]\n");
+    std::fprintf(stderr, "usage: speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|trees|adaptive|draft|host|verify|all|eagleN|verifyN|keptN] [flags of `serve`]\n");
     return 2;
   }
   const std::string what = argc > 3 ? argv[3] : "all";
@@ -317,5 +340,6 @@ int main(int argc, char** argv) {
   if (what == "draft" || what == "all") draft_pass(plain, argv[2]);
   if (what == "host" || what == "all") host(plain, argv[2]);
   if (what == "verify" || what == "all") verify(plain);
+  alone(plain, argv[2], what);
   return 0;
 }
