@@ -238,6 +238,14 @@ Result<std::optional<DType>> draft_blocks(const ServerArgs& args, const DraftPla
   return std::optional(given == "int8" ? DType::q8_0 : DType::iq4_nl);
 }
 
+// What a head on a GPU reads in 8 bits: the model's output head, two thirds of all, and unless its weights are what
+// --quantization says, or were rounded as they were opened, these. The text is the target's in any case.
+void round_head(const ServerArgs& args, bool gpu, DraftPlan& plan) {
+  const std::string& given = args.speculative_draft_model_quantization;
+  plan.head_in_8_bits = gpu && plan.head && plan.dtype != DType::f32 && (given.empty() || given == "fp8");
+  plan.rounds_weights = plan.head_in_8_bits && given.empty() && plan.head != DraftHeadKind::nextn;
+}
+
 std::optional<DraftHeadKind> head_kind(const ServerArgs& args) {
   const std::string& algorithm = args.speculative_algorithm;
   if (algorithm == "STANDALONE") return std::nullopt;
@@ -285,6 +293,7 @@ Result<std::optional<DraftPlan>> plan_draft(const ServerArgs& args, const DraftT
   WW_ASSIGN_OR_RETURN(plan.dtype, resolve_dtype(args.dtype, plan.config.dtype));
   if (plan.options.eagle) plan.dtype = target.dtype;  // it goes on from the target's rows
   WW_ASSIGN_OR_RETURN(plan.blocks, draft_blocks(args, plan, target));
+  round_head(args, gpu, plan);
   WW_ASSIGN_OR_RETURN(plan.attention, select_attention(target.hardware, attention_model_facts(plan.config, plan.dtype),
                                                        draft_flags(args, target)));
   return std::optional<DraftPlan>(std::move(plan));

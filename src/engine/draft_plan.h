@@ -32,6 +32,9 @@ struct DraftPlan {
   std::optional<DraftHeadKind> head;  // unset: a model of its own
   std::vector<int> target_layers;     // whose rows an EAGLE3 head reads
   std::vector<int32_t> tokens;        // what a head's logits stand for; empty: every token in order
+  // Of a head on a GPU that multiplies 8 bits: it reads a copy of the model's output head in e4m3, and its own weights
+  // are rounded, too, if they can be.
+  bool head_in_8_bits = false, rounds_weights = false;
   int cache_group = 0;          // of the target's: the one whose pages all tokens stay in
 };
 

@@ -18,8 +18,8 @@ struct GpuDraftSetup {
   ThreadTeam* team = nullptr;
 };
 
-// Weights, activations and the attention backend; no K/V yet.
-Result<GpuDraftParts> load_gpu_draft(const DraftPlan& plan, const GpuDraftSetup& setup);
+// Weights, activations, the attention backend, and of a head its copy of the output head of `target`; no K/V yet.
+Result<GpuDraftParts> load_gpu_draft(const DraftPlan& plan, const GpuDraftSetup& setup, const GpuDecoder& target);
 
 struct GpuDrafter {
   std::unique_ptr<Drafter> drafter;

@@ -193,7 +193,7 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
   const GpuDraftSetup draft_setup = draft_setup_of(options, parts);
   GpuDraftParts draft_parts;
   if (draft) {
-    WW_ASSIGN_OR_RETURN(draft_parts, load_gpu_draft(*draft, draft_setup));
+    WW_ASSIGN_OR_RETURN(draft_parts, load_gpu_draft(*draft, draft_setup, *parts.model));
   }
   StartedDevice out;
   out.description = description(gpu.info);

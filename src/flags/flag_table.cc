@@ -359,9 +359,10 @@ std::vector<FlagSpec> attention_flags() {
        .help = "EAGLE, NEXTN: tokens that may be guessed, as JSON or of torch.save()", .default_text = "every token"},
       {.names = {"--speculative-draft-model-quantization"}, .group = G::speculative,
        .target = &A::speculative_draft_model_quantization, .value_name = "METHOD",
-       .help = "fp8 rounds the draft model's weights as --quantization does the model's; int8 and int4, on CPUs, to blocks of "
-               "8 and 4 bits; unquant leaves them as they are",
-       .default_text = "CPUs: int4; NEXTN on GPUs: --quantization; else unquant",
+       .help = "fp8 rounds the draft model's weights as --quantization does the model's, and on GPUs of compute capability 9.0 "
+               "and newer a copy of the output head that it reads; int8 and int4, on CPUs, to blocks of 8 and 4 bits; unquant "
+               "leaves them as they are",
+       .default_text = "CPUs: int4; heads on GPUs: fp8, but --quantization for NEXTN's layer; else unquant",
        .choices = {"fp8", "int8", "int4", "unquant"}},
       {.names = {"--speculative-draft-window-size"}, .group = G::speculative,
        .target = &A::speculative_draft_window_size, .value_name = "TOKENS",

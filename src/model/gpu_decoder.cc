@@ -51,7 +51,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
                                   .exact_copies = config_.num_experts > 0, .whole_rows = !weights_.fc.empty(),
                                   .adapters = limits.adapters, .max_adapters = limits.max_adapters};
   for (const LayerPlan& layer : spec_.layers) residual.parallel |= layer.parallel;
-  int64_t glu_cols = 0, fp8_depth = 0;
+  int64_t glu_cols = 0, fp8_depth = limits.fp8_depth;
   bool experts_in_8_bits = false;
   int routed_and_shared = config_.num_experts;  // that a layer multiplies together, at most
   for (const GpuLayerWeights& layer : weights_.layers) {
@@ -218,9 +218,10 @@ void GpuDecoder::scale_and_cap(float* logits, int64_t count, gpu::Stream stream)
 }
 
 Status GpuDecoder::head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream,
-                               const gpu::GpuLinear* head) {
-  const gpu::GpuLinear& lm_head = head != nullptr ? *head : weights_.lm_head;
-  WW_RETURN_IF_ERROR(gemm_->run({.linear = &lm_head, .x = rows, .rows = count, .y = out, .y_dtype = DType::f32,
+                               const CopiedHead& copy) {
+  const gpu::GpuLinear& lm_head = copy.linear != nullptr ? *copy.linear : weights_.lm_head;
+  gpu::GpuGemm& gemm = copy.linear != nullptr ? *copy.gemm : *gemm_;
+  WW_RETURN_IF_ERROR(gemm.run({.linear = &lm_head, .x = rows, .rows = count, .y = out, .y_dtype = DType::f32,
                                  .y_stride = lm_head.out_features}, stream));
   scale_and_cap(out, count * lm_head.out_features, stream);
   return {};

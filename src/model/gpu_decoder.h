@@ -42,6 +42,7 @@ struct GpuDecoderLimits {
   std::vector<int> keep_layers = {};  // in place of that: hidden() of these layers, as DecoderModel::keep_layers()
   bool routing_dice = false;     // experts are drawn, for benchmarks (ops/cuda/experts.h)
   bool count_experts = false;    // experts()->load() is wanted
+  int64_t fp8_depth = 0;         // columns of e4m3 matrices that gemm() multiplies beside the weights; 0: none
   const gpu::LoraModel* adapters = nullptr;  // outlives the model; null: none are served
   int max_adapters = 0;          // of the rows of one forward
   // Of recurrent layers.
@@ -74,6 +75,12 @@ struct GpuCommit {
   const ForwardBatch& batch;
   const int32_t* tree_parents = nullptr;  // as GpuForward's
   const int32_t* accepted = nullptr;      // [requests] on the GPU: the last node of each as a row of its own; -1: none
+};
+
+// What stands in for a model's output head, and multiplies by it.
+struct CopiedHead {
+  const gpu::GpuLinear* linear = nullptr;
+  gpu::GpuGemm* gemm = nullptr;
 };
 
 class GpuDecoder {
@@ -122,10 +129,9 @@ class GpuDecoder {
   // Null: no layer has any.
   const GpuExperts* experts() const { return experts_.get(); }
   float embedding_scale() const { return spec_.embedding_scale; }
-  // out [count, vocab] from rows [count, hidden] of the serving dtype that no norm is wanted of. `head`: some of the
-  // head's rows, which are then the columns; null: all.
-  Status head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream,
-                     const gpu::GpuLinear* head = nullptr);
+  // out [count, vocab] from rows [count, hidden] of the serving dtype that no norm is wanted of. With a `copy` of the
+  // head, or of some of its rows, [count, its rows].
+  Status head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream, const CopiedHead& copy = {});
 
  private:
   GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype, GpuDecoderWeights weights,

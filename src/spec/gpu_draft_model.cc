@@ -37,7 +37,7 @@ Result<std::unique_ptr<GpuDraftModel>> GpuDraftModel::create(GpuDraftParts parts
 
 int64_t GpuDraftModel::head_columns() const {
   if (has_own_head()) return parts_.model->config().vocab_size;
-  return head_.empty() ? target_.config().vocab_size : head_.out_features;
+  return parts_.head.linear.empty() ? target_.config().vocab_size : parts_.head.linear.out_features;
 }
 
 Status GpuDraftModel::reserve() {
@@ -81,27 +81,13 @@ Status GpuDraftModel::reserve_rows() {
   return {};
 }
 
-// What the columns of the logits stand for, and their rows of the target's head where that is the one that is read.
+// What the columns of the logits stand for.
 Status GpuDraftModel::reserve_tokens() {
   constexpr std::string_view kTokens = "tokens of drafts";
-  const auto count = static_cast<int64_t>(parts_.tokens.size());
-  WW_ASSIGN_OR_RETURN(tokens_, DeviceBuffer::allocate(count * sizeof(int32_t), kTokens));
-  WW_RETURN_IF_ERROR(copy_async(tokens_.as<void>(), parts_.tokens.data(), count * sizeof(int32_t), stream_, kTokens));
-  if (has_own_head()) return wait_for_stream(stream_, kTokens);
-  const gpu::GpuLinear& whole = target_.weights().lm_head;
-  if (whole.scales != nullptr || whole.bias != nullptr) {
-    return Status::unsupported(
-        "--speculative-token-map: the model's output head is quantized or has a bias; leave the map out",
-        "--speculative-token-map");
-  }
-  const int64_t row_bytes = whole.in_features * dtype_info(whole.dtype).block_bytes;
-  WW_ASSIGN_OR_RETURN(head_rows_, DeviceBuffer::allocate(round_up_rows(count) * row_bytes, kTokens));
-  gpu::gather_rows(whole.weight, tokens_.as<int32_t>(), count, row_bytes, head_rows_.as<void>(), stream_);
-  WW_RETURN_IF_ERROR(wait_for_stream(stream_, kTokens));
-  head_ = whole;
-  head_.weight = head_rows_.as<void>();
-  head_.out_features = count;
-  return {};
+  const size_t size_bytes = parts_.tokens.size() * sizeof(int32_t);
+  WW_ASSIGN_OR_RETURN(tokens_, DeviceBuffer::allocate(size_bytes, kTokens));
+  WW_RETURN_IF_ERROR(copy_async(tokens_.as<void>(), parts_.tokens.data(), size_bytes, stream_, kTokens));
+  return wait_for_stream(stream_, kTokens);
 }
 
 const void* GpuDraftModel::kept(int row) const {
@@ -246,8 +232,15 @@ Status GpuDraftModel::forward_head(const ForwardBatch& batch, const Arrays& arra
   const auto wanted = static_cast<int64_t>(batch.logits_rows.size());
   if (wanted == 0) return {};
   const void* const rows = keep_rows(wanted, arrays);
-  if (has_own_head()) return parts_.model->head_logits(rows, wanted, logits_.as<float>(), stream_);
-  return target_.head_logits(rows, wanted, logits_.as<float>(), stream_, head_.empty() ? nullptr : &head_);
+  return head_logits(rows, wanted);
+}
+
+Status GpuDraftModel::head_logits(const void* rows, int64_t wanted) {
+  float* const logits = logits_.as<float>();
+  if (has_own_head()) return parts_.model->head_logits(rows, wanted, logits, stream_);
+  const gpu::GpuLinear& copy = parts_.head.linear;
+  if (copy.empty()) return target_.head_logits(rows, wanted, logits, stream_);
+  return target_.head_logits(rows, wanted, logits, stream_, {&copy, &parts_.model->gemm()});
 }
 
 Status GpuDraftModel::forward_standalone(const ForwardBatch& batch, const Arrays& arrays) {

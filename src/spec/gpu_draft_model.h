@@ -21,6 +21,7 @@
 #include "spec/cuda/draft_kernels.h"
 #include "spec/draft_model.h"
 #include "spec/draft_options.h"
+#include "spec/gpu_head_copy.h"
 
 namespace warpweave {
 
@@ -30,6 +31,7 @@ struct GpuDraftParts {
   std::unique_ptr<GpuKvCache> cache;
   std::optional<DraftHeadKind> kind;  // unset: a model of its own
   std::vector<int32_t> tokens;  // of a head: what each column of its logits stands for; empty: every token in order
+  GpuHeadCopy head;             // of a head without an own one, where it does not read the target's itself
 };
 
 struct GpuDraftLimits {
@@ -157,6 +159,7 @@ class GpuDraftModel : public DraftModel {
   Status upload(const DraftPass& pass, ForwardBatch& batch, Arrays& arrays);
   Status make_head_rows(int64_t rows, const Arrays& arrays);
   Status multiply_fc(int64_t rows);
+  Status head_logits(const void* rows, int64_t wanted);
   Status choose(const ForwardBatch& batch, const Arrays& arrays, int topk, DraftChoice* out);
   Status forward_head(const ForwardBatch& batch, const Arrays& arrays);
   const void* keep_rows(int64_t wanted, const Arrays& arrays);
@@ -204,11 +207,9 @@ class GpuDraftModel : public DraftModel {
   DeviceBuffer last_rows_;            // EAGLE: [max_level_rows, hidden]
   DeviceBuffer kept_;                 // of a head: [max_kept_rows, hidden]
   DeviceBuffer tokens_;               // with parts_.tokens: these
-  DeviceBuffer head_rows_;            // and, without a head of its own, a copy of their rows of the target's head
-  gpu::GpuLinear head_;               // over head_rows_
   DeviceBuffer logits_;               // [max_level_rows, head_columns()]
-  DeviceBuffer choices_;  // [max_choices], and behind them those of a chain's graph: [passes, padded requests]
   DeviceBuffer top_parts_;            // with topk 1: of top_choices()
+  DeviceBuffer choices_;  // [max_choices], and behind them those of a chain's graph: [passes, padded requests]
   PinnedBuffer host_choices_;
   CudaEvent chosen_;
   int max_choices_ = 0;

@@ -58,7 +58,7 @@ class GpuDrafting {
                                  .context_len = plan.context_len,
                                  .stream = stream_.get(),
                                  .team = &team_};
-    WW_ASSIGN_OR_RETURN(GpuDraftParts parts, load_gpu_draft(draft, setup));
+    WW_ASSIGN_OR_RETURN(GpuDraftParts parts, load_gpu_draft(draft, setup, *target_));
     WW_ASSIGN_OR_RETURN(drafts_, start_gpu_drafter(draft, std::move(parts), kDraftPages, setup, *target_));
     drafts_.model->set_page_table(table_.as<int32_t>());
     return {};
