@@ -112,6 +112,35 @@ TEST_P(MlaGpu, DescendingScores) {
   ASSERT_NO_FATAL_FAILURE(check(c, 2));
 }
 
+// Of bf16 models, which reach further than f16 does.
+TEST_P(MlaGpu, QueriesOfAnyMagnitude) {
+  for (const MlaFormat format : {MlaFormat::same16, MlaFormat::e4m3, MlaFormat::ds_mla}) {
+    for (const float factor : {0x1p40f, 0x1p-40f}) {
+      MlaCase c;
+      c.format = format;
+      c.query_factor = factor;
+      c.requests = {{1, 300}, {2, 64}};
+      ASSERT_NO_FATAL_FAILURE(check(c));
+    }
+  }
+}
+
+// Codes are copied in whole steps where pages are large, and by threads where not.
+TEST_P(MlaGpu, RequestsEndWithinAndAtSteps) {
+  for (const MlaFormat format : {MlaFormat::e4m3, MlaFormat::ds_mla}) {
+    for (const int page_size : {8, 16, 32, 48, 64, 128}) {
+      for (const int heads : {16, 20}) {
+        MlaCase c;
+        c.format = format;
+        c.page_size = page_size;
+        c.num_heads = heads;
+        c.requests = {{1, 64}, {1, 63}, {1, 65}, {1, 640}, {1, 1}, {1, 500}, {1, 128}, {1, 1000}};
+        for (const int workers : {1, 3, 0}) ASSERT_NO_FATAL_FAILURE(check(c, workers));
+      }
+    }
+  }
+}
+
 TEST_P(MlaGpu, RandomCases) {
   constexpr int kPages[] = {1, 2, 3, 8, 16, 32, 53, 61, 64, 69, 128, 256};
   const unsigned seed = first_seed();
@@ -178,7 +207,9 @@ TEST(MlaFamilies, TheFasterOneIsByFormatRequestsAndRows) {
   EXPECT_EQ(faster(MlaFormat::same16, 1, 16, 1), MlaFamily::wgmma);
   EXPECT_EQ(faster(MlaFormat::same16, 128, 16, 1), MlaFamily::wgmma);
   EXPECT_EQ(faster(MlaFormat::ds_mla, 8, 16, 1), MlaFamily::wgmma);
-  EXPECT_EQ(faster(MlaFormat::ds_mla, 128, 16, 1), MlaFamily::mma);
+  EXPECT_EQ(faster(MlaFormat::ds_mla, 48, 16, 1), MlaFamily::mma);
+  EXPECT_EQ(faster(MlaFormat::e4m3, 48, 16, 1), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::e4m3, 64, 16, 1), MlaFamily::mma);
   EXPECT_EQ(faster(MlaFormat::ds_mla, 128, 16, 2), MlaFamily::wgmma);
   EXPECT_EQ(faster(MlaFormat::e4m3, 128, 33, 1), MlaFamily::wgmma);
 }

@@ -27,15 +27,13 @@ class Sm80MlaSoftmax {
 
   WW_DEVICE explicit Sm80MlaSoftmax(const MlaParams& p)
       : p_(p),
-        scale_log2_(p.scale * mla_kv_scale<C::kFormat>(p) * kUnit) {}
+        scale_log2_(p.scale * kLog2e) {}
 
-  // Computed from scale_log2_, which is in a register anyway: a register more would be spilled.
-  WW_DEVICE float kv_scale() const {
-    return C::kFormat == MlaFormat::e4m3 ? __fdividef(scale_log2_, p_.scale * kUnit) : 1.0f;
-  }
   static WW_DEVICE int row() { return static_cast<int>(threadIdx.x) / kThreadsOfRow; }
 
-  WW_DEVICE void begin(const SplitSegment& s) {
+  // After the queries are loaded.
+  WW_DEVICE void begin(const SplitSegment& s, const Sm80MlaShared<C>& shared) {
+    if constexpr (C::kFp8) scale_log2_ = p_.scale * kLog2e * mla_kv_scale<C::kFormat>(p_) * shared.query_units[row()];
     maximum_ = kNone;
     sum_ = 0;
     plain_end_ = s.kv_len - s.q_len;
@@ -75,6 +73,7 @@ class Sm80MlaSoftmax {
 #pragma unroll
     for (int lanes = 1; lanes < kThreadsOfRow; lanes *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lanes));
     float factor = 1;
+    top -= C::kProbabilityLog2;
     if (top > maximum_ + C::kRescaleThreshold) {
       factor = ptx::exp2_approx(maximum_ - top);
       maximum_ = top;
@@ -89,7 +88,7 @@ class Sm80MlaSoftmax {
 #pragma unroll
     for (int i = 0; i < kOwn; i += 2) {
       ptx::store_shared_4(shared.probability + row() * C::kProbabilityPitch + (own + i) * 2,
-                          C::Element::pack(s[i], s[i + 1]));
+                          C::Operand::pack(s[i], s[i + 1]));
     }
   }
 
@@ -102,10 +101,9 @@ class Sm80MlaSoftmax {
   }
 
  private:
-  static constexpr float kUnit = kLog2e * (C::kFormat == MlaFormat::e4m3 ? mla_power_of_two(C::kScoreLog2) : 1.0f);
   const MlaParams& p_;
-  const float scale_log2_;
-  float maximum_ = kNone, sum_ = 0;  // the sum, of this thread's tokens
+  float scale_log2_;
+  float maximum_ = kNone, sum_ = 0;  // less kProbabilityLog2; the sum, of this thread's tokens
   int plain_end_ = 0;
 };
 
@@ -133,9 +131,9 @@ class Sm80Mla {
       const int end = s.tile_end * C::kSteps;
       ptx::grid_dependency_wait();
       loader_.begin(s, s.tile_begin * C::kSteps, end);
-      mma_.load_queries(p_, s);
+      mma_.load_queries(p_, s, shared_);
       mma_.clear_out();
-      softmax_.begin(s);
+      softmax_.begin(s, shared_);
       if (threadIdx.x == 0) cursor.run.advance(p_, work_);
       for (int step = s.tile_begin * C::kSteps; step < end; ++step) {
         const ptx::u32 stage = loader_.take();
@@ -159,7 +157,7 @@ class Sm80Mla {
     __syncthreads();  // the last factors have been read
     if (threadIdx.x == 0) note_cut(work_, blockIdx.x, s);
     if (leads) {
-      shared_.factors[row] = empty ? 0.0f : __fdividef(softmax_.kv_scale() * kOutFactor, total.y);
+      shared_.factors[row] = empty ? 0.0f : __fdividef(mla_kv_scale<C::kFormat>(p_), total.y);
       if (row < count && !s.whole()) {
         const int64_t at = static_cast<int64_t>(s.slot(blockIdx.x)) * C::kRows + row;
         __stcg(reinterpret_cast<float2*>(work_.partial_max_sum) + at, total);
@@ -182,7 +180,7 @@ class Sm80Mla {
       for (int i = 0; i < 2; ++i) {
         const int local = m * 16 + lane / 4 + i * 8;
         if (local >= count) continue;
-        const float factor = shared_.factors[local];
+        const float factor = shared_.factors[local] * mma_.out_unit();
         const int row = s.unit * C::kRows + local, query = row / p_.num_heads;
         char* out = static_cast<char*>(p_.out) +
                     ((static_cast<int64_t>(s.q_begin) + query) * p_.out_token_stride +
@@ -200,6 +198,7 @@ class Sm80Mla {
 
   WW_DEVICE void write_piece(const SplitSegment& s, int count) const {
     const int warp = threadIdx.x / 32;
+    const float unit = mma_.out_unit();
 #pragma unroll
     for (int m = 0; m < C::kRowBlocks; ++m) {
       if (m * 16 >= count) continue;
@@ -208,12 +207,11 @@ class Sm80Mla {
         const auto place = mma_.place(pair);
         const float4 x = mma_.numbers(m, pair);
         __stcg(split_piece<kMlaLatentDim>(work_, s.slot(blockIdx.x), m, warp * 8 + place.tile) + place.lane,
-               make_float4(x.x * kOutFactor, x.y * kOutFactor, x.z * kOutFactor, x.w * kOutFactor));
+               make_float4(x.x * unit, x.y * unit, x.z * unit, x.w * unit));
       }
     }
   }
 
-  static constexpr float kOutFactor = mla_power_of_two(C::kOutLog2);
   const MlaParams& p_;
   const SplitWork& work_;
   const Sm80MlaShared<C>& shared_;

@@ -5,11 +5,24 @@
 
 namespace warpweave::cuda {
 
-// Steps of one segment are loaded in their order, each kStages - 1 steps before it is worked on.
+// Steps of one segment are loaded in their order, each kStages - 1 steps before it is worked on: by all threads with
+// cp.async, 16 bytes each, or where a token's bytes stand in shared memory as in the pool (656 of them), pages are not
+// too small and a step is whole, by bulk copies (sm_90), which cost the threads no instructions.
 template <class C>
 class Sm80MlaLoader {
  public:
-  WW_DEVICE Sm80MlaLoader(const MlaParams& p, const Sm80MlaShared<C>& shared) : p_(p), shared_(shared) {}
+  // All threads; a barrier has to follow.
+  WW_DEVICE Sm80MlaLoader(const MlaParams& p, const Sm80MlaShared<C>& shared) : p_(p), shared_(shared) {
+    if constexpr (!kBulk) return;
+    // Smaller copies take longer than the threads would: 33 ns each.
+    constexpr int kLeastTokens = 16;
+    const bool adjacent = p.token_stride_bytes == C::kTokenBytes;
+    if (adjacent && p.page_size % C::kTokens == 0) box_tokens_ = C::kTokens;
+    else if (adjacent && p.page_size >= kLeastTokens && C::kTokens % p.page_size == 0) box_tokens_ = p.page_size;
+    if (threadIdx.x != 0) return;
+    for (int i = 0; i < C::kStages; ++i) ptx::mbarrier_init(shared.landed + i * 8, 1);
+    ptx::mbarrier_init_fence();
+  }
 
   // All threads; nothing of an earlier segment is being read.
   WW_DEVICE void begin(const SplitSegment& s, int first_step, int end_step) {
@@ -27,6 +40,14 @@ class Sm80MlaLoader {
   // Waits until the oldest step has landed, and gives its stage to all threads; loads another one.
   WW_DEVICE ptx::u32 take() {
     ptx::cp_async_wait<C::kStages - 2>();
+    if constexpr (kBulk) {
+      const ptx::u32 bit = 1u << taken_;
+      if ((bulk_ & bit) != 0) {
+        ptx::mbarrier_wait(shared_.landed + taken_ * 8, (phases_ & bit) != 0);
+        phases_ ^= bit;
+        bulk_ ^= bit;
+      }
+    }
     __syncthreads();
     const ptx::u32 stage = shared_.stages + taken_ * C::kStageBytes;
     taken_ = taken_ + 1 == C::kStages ? 0 : taken_ + 1;
@@ -37,11 +58,17 @@ class Sm80MlaLoader {
   // Of a segment: nothing is in flight after.
   WW_DEVICE void end() {
     ptx::cp_async_wait<0>();
+    if constexpr (kBulk) ptx::fence_proxy_async();  // bulk copies may come next where threads have written
     filled_ = taken_ = 0;
   }
 
  private:
   static constexpr int kPieces = C::kTokenBytes / 16;
+#if __CUDA_ARCH__ >= 900
+  static constexpr bool kBulk = C::kTokenPitch == C::kTokenBytes;
+#else
+  static constexpr bool kBulk = false;
+#endif
 
   // Where a step's tokens stand; read after the next barrier.
   WW_DEVICE void find(int step) const {
@@ -56,13 +83,17 @@ class Sm80MlaLoader {
     if (next_ < end_) {
       const ptx::u32 stage = shared_.stages + filled_ * C::kStageBytes;
       const int64_t* offsets = shared_.offsets + next_ % 2 * C::kTokens;
+      if (kBulk && box_tokens_ != 0 && (next_ + 1) * C::kTokens <= kv_len_) {
+        copy_boxes(stage, offsets);
+      } else {
 #pragma unroll 2
-      for (int i = threadIdx.x; i < C::kTokens * kPieces; i += C::kThreads) {
-        const int token = i / kPieces, piece = i - token * kPieces;
-        const int64_t offset = offsets[token];
-        const char* from = static_cast<const char*>(p_.kv);
-        ptx::cp_async_16(stage + token * C::kTokenPitch + piece * 16, offset < 0 ? from : from + offset + piece * 16,
-                         offset < 0 ? 0 : 16);
+        for (int i = threadIdx.x; i < C::kTokens * kPieces; i += C::kThreads) {
+          const int token = i / kPieces, piece = i - token * kPieces;
+          const int64_t offset = offsets[token];
+          const char* from = static_cast<const char*>(p_.kv);
+          ptx::cp_async_16(stage + token * C::kTokenPitch + piece * 16, offset < 0 ? from : from + offset + piece * 16,
+                           offset < 0 ? 0 : 16);
+        }
       }
       filled_ = filled_ + 1 == C::kStages ? 0 : filled_ + 1;
       find(++next_);
@@ -73,10 +104,27 @@ class Sm80MlaLoader {
     ptx::cp_async_commit();
   }
 
+  // A thread a box, of one page.
+  WW_DEVICE void copy_boxes(ptx::u32 stage, const int64_t* offsets) {
+    bulk_ |= 1u << filled_;
+    const int token = threadIdx.x;
+    const ptx::u32 landed = shared_.landed + filled_ * 8;
+    if (token == 0) ptx::mbarrier_arrive_expect_tx(landed, C::kStageBytes);
+    if (token >= C::kTokens || token % box_tokens_ != 0) return;
+    const char* from = static_cast<const char*>(p_.kv) + offsets[token];
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
+            stage + token * C::kTokenPitch),
+        "l"(from), "r"(box_tokens_ * C::kTokenBytes), "r"(landed)
+        : "memory");
+  }
+
   const MlaParams& p_;
   const Sm80MlaShared<C>& shared_;
   int page_row_ = 0, kv_len_ = 0, next_ = 0, end_ = 0;
   int filled_ = 0, taken_ = 0;
+  int box_tokens_ = 0;                // 0: no bulk copies
+  ptx::u32 bulk_ = 0, phases_ = 0;  // a bit a stage: bulk copies fill it; the parity they end
 };
 
 }  // namespace warpweave::cuda

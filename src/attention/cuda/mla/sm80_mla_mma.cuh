@@ -1,9 +1,11 @@
 // The MMAs of one warp of the mma.sync MLA kernel (sm80_mla.cuh), from tokens in shared memory as the pool has
 // them.
 //
-// e4m3 codes become operands by moving bits (kv_fragment.h). Of four neighbouring columns a lane then has the even ones
-// in one operand and the odd ones in another: for S, Q is laid out alike; O's columns are put back when they are
-// written.
+// e4m3 codes become pairs of f16 numbers, neighbours in memory. For S a lane then has four neighbouring columns where
+// an MMA expects two and two others, so Q is laid out alike. For O it has two columns of two tokens in a word, which
+// gives one MMA the even columns and another the odd ones: they are put back when they are written.
+// Q is divided by a power of two a row, as f16 does not reach as far as bf16. The scales of 656-byte tokens multiply P
+// relative to the largest one yet of the warp's block of columns, by which O is multiplied in the end.
 #pragma once
 
 #include "attention/cuda/mla/sm80_mla_shared.cuh"
@@ -14,6 +16,7 @@ template <class C>
 class Sm80MlaMma {
  public:
   using E = typename C::Element;
+  using Operand = typename C::Operand;
   static constexpr int kLatentSteps = 8;               // of 16 columns: a warp's share of S
   static constexpr int kScoreTiles = C::kTokens / 16;  // of 8 tokens: half of a step's
   static constexpr int kOutTiles = 8;                  // of 8 columns
@@ -23,8 +26,8 @@ class Sm80MlaMma {
   static WW_DEVICE int quarter() { return warp() % 4; }     // of the columns, for S
   static WW_DEVICE int half() { return warp() / 4; }        // of the tokens, for S
 
-  // Of the rows that there are; others are zeros.
-  WW_DEVICE void load_queries(const MlaParams& p, const SplitSegment& s) {
+  // Of the rows that there are; others are zeros. All threads, with barriers where there are codes.
+  WW_DEVICE void load_queries(const MlaParams& p, const SplitSegment& s, const Sm80MlaShared<C>& shared) {
     const int count = s.q_len * p.num_heads, j = lane() % 4;
 #pragma unroll
     for (int m = 0; m < C::kRowBlocks; ++m) {
@@ -39,11 +42,9 @@ class Sm80MlaMma {
         for (int step = 0; step <= kLatentSteps; ++step) {
           const bool rope = step == kLatentSteps;
           const int column = rope ? kMlaLatentDim + quarter() * 16 : quarter() * kMlaScaleDim + step * 16;
-          const bool coded = C::kFormat == MlaFormat::e4m3 || (C::kFormat == MlaFormat::ds_mla && !rope);
           uint2 w = make_uint2(0, 0);
-          if (coded) {
+          if (coded(step)) {
             if (has) w = *reinterpret_cast<const uint2*>(from + (column + j * 4) * 2);
-            w = make_uint2(shifted(__byte_perm(w.x, w.y, 0x5410)), shifted(__byte_perm(w.x, w.y, 0x7632)));
           } else if (has) {
             w = make_uint2(*reinterpret_cast<const ptx::u32*>(from + (column + j * 2) * 2),
                            *reinterpret_cast<const ptx::u32*>(from + (column + j * 2 + 8) * 2));
@@ -53,6 +54,7 @@ class Sm80MlaMma {
         }
       }
     }
+    if constexpr (C::kFp8) divide_queries(shared);
   }
 
   // S of this warp's columns and tokens, to parts[quarter].
@@ -67,10 +69,8 @@ class Sm80MlaMma {
       }
     }
     const ptx::u32 tokens = stage + half() * (C::kTokens / 2) * C::kTokenPitch;
-    if constexpr (C::kFp8)
-      coded_scores(tokens, s);
-    else
-      plain_scores(tokens, quarter() * kMlaScaleDim * 2, 0, kLatentSteps, s);
+    if constexpr (C::kFp8) coded_scores(tokens, s);
+    else plain_scores(tokens, quarter() * kMlaScaleDim * 2, 0, kLatentSteps, s);
     rope_scores(tokens, s);
 #pragma unroll
     for (int m = 0; m < C::kRowBlocks; ++m) {
@@ -87,6 +87,7 @@ class Sm80MlaMma {
   }
 
   WW_DEVICE void clear_out() {
+    scale_unit_ = kLeastScaleUnit;
 #pragma unroll
     for (int m = 0; m < C::kRowBlocks; ++m) {
 #pragma unroll
@@ -113,8 +114,12 @@ class Sm80MlaMma {
     }
   }
 
+  // What `out` is to be multiplied by, beside the rows' factors.
+  WW_DEVICE float out_unit() const { return C::kFormat == MlaFormat::ds_mla ? scale_unit_ : 1.0f; }
+
   // O of this warp's 64 columns.
   WW_DEVICE void add_values(ptx::u32 stage, ptx::u32 probability) {
+    if constexpr (C::kFormat == MlaFormat::ds_mla) raise_scale_unit(stage);
     const int row = lane() % 8 + lane() / 8 % 2 * 8;  // of ldmatrix, and the token of its transposed form
 #pragma unroll
     for (int step = 0; step < C::kTokens / 16; ++step) {
@@ -123,7 +128,7 @@ class Sm80MlaMma {
       for (int m = 0; m < C::kRowBlocks; ++m) {
         ptx::ldmatrix_x4(a[m], probability + (m * 16 + row) * C::kProbabilityPitch + step * 32 + lane() / 16 * 16);
       }
-      if constexpr (kScalesProbabilities) scale_probabilities(stage, step, a);
+      if constexpr (C::kFormat == MlaFormat::ds_mla) scale_probabilities(stage, step, a);
       const ptx::u32 tokens = stage + (step * 16 + row) * C::kTokenPitch;
       if constexpr (C::kFp8) {
 #pragma unroll
@@ -132,12 +137,12 @@ class Sm80MlaMma {
           ptx::ldmatrix_x4_trans(b, tokens + warp() * 64 + c * 32 + lane() / 16 * 16);
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
-            const ptx::u32 even[2] = {C::Kv::widen_low(b[i * 2]), C::Kv::widen_low(b[i * 2 + 1])};
-            const ptx::u32 odd[2] = {C::Kv::widen_high(b[i * 2]), C::Kv::widen_high(b[i * 2 + 1])};
+            // The even column's codes of both tokens, then the odd one's.
+            const ptx::u32 near = __byte_perm(b[i * 2], 0, 0x3120), far = __byte_perm(b[i * 2 + 1], 0, 0x3120);
 #pragma unroll
             for (int m = 0; m < C::kRowBlocks; ++m) {
-              E::mma(out[m][c * 4 + i * 2], a[m], even[0], even[1]);
-              E::mma(out[m][c * 4 + i * 2 + 1], a[m], odd[0], odd[1]);
+              Operand::mma(out[m][c * 4 + i * 2], a[m], widen_pair<false>(near), widen_pair<false>(far));
+              Operand::mma(out[m][c * 4 + i * 2 + 1], a[m], widen_pair<true>(near), widen_pair<true>(far));
             }
           }
         }
@@ -176,15 +181,60 @@ class Sm80MlaMma {
   float out[C::kRowBlocks][kOutTiles][4];
 
  private:
-  static constexpr bool kScalesProbabilities =
-      C::kFormat == MlaFormat::ds_mla || (C::kFp8 && C::Kv::kProbabilityLog2 > 0);
+  static constexpr float kLeastScaleUnit = 0x1p-100f;  // its inverse is finite
 
-  static WW_DEVICE ptx::u32 shifted(ptx::u32 pair) {
-    if constexpr (C::kFp8 && C::Kv::kQueryLog2 > 0) {
-      constexpr float kFactor = mla_power_of_two(C::Kv::kQueryLog2);
-      return E::multiply(pair, E::pack(kFactor, kFactor));
+  static WW_DEVICE constexpr bool coded(int step) {
+    return C::kFormat == MlaFormat::e4m3 || (C::kFormat == MlaFormat::ds_mla && step < kLatentSteps);
+  }
+
+  // Q to f16, each row divided by the power of two below its largest number: 2^-10 of that keeps all bits of bf16.
+  WW_DEVICE void divide_queries(const Sm80MlaShared<C>& shared) {
+    float* const largest = shared.parts;  // [quarter][rows]
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float most = 0;
+#pragma unroll
+        for (int step = 0; step <= kLatentSteps; ++step) {
+#pragma unroll
+          for (int part = 0; part < 4; part += 2) {
+            const ptx::u32 pair = q_[m][step][i + part];
+            most = fmaxf(most, fmaxf(fabsf(E::low(pair)), fabsf(E::high(pair))));
+          }
+        }
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+        most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+        // Warps of both halves of the tokens write the same.
+        if (lane() % 4 == 0) largest[quarter() * C::kRows + m * 16 + lane() / 4 + i * 8] = most;
+      }
     }
-    return pair;
+    __syncthreads();
+#pragma unroll
+    for (int m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = m * 16 + lane() / 4 + i * 8;
+        float most = 0;
+#pragma unroll
+        for (int part = 0; part < 4; ++part) most = fmaxf(most, largest[part * C::kRows + row]);
+        // The exponent alone, held where the inverse is a normal number, too.
+        const ptx::u32 exponent = min(max(__float_as_uint(most) & 0x7f800000u, 0x10000000u), 0x70000000u);
+        const float unit = __uint_as_float(exponent), inverse = __uint_as_float(0x7f000000u - exponent);
+        if (lane() % 4 == 0) shared.query_units[row] = unit;
+#pragma unroll
+        for (int step = 0; step <= kLatentSteps; ++step) {
+#pragma unroll
+          for (int part = 0; part < 4; part += 2) {
+            ptx::u32& pair = q_[m][step][i + part];
+            const float low = E::low(pair) * inverse, high = E::high(pair) * inverse;
+            pair = coded(step) ? Operand::pack(low, high) : E::pack(low, high);
+          }
+        }
+      }
+    }
+    __syncthreads();
   }
 
   // Of 16-bit numbers: `steps` of 16 columns from byte `at` of the tokens.
@@ -219,15 +269,14 @@ class Sm80MlaMma {
         for (int i = 0; i < 4; ++i) {
 #pragma unroll
           for (int m = 0; m < C::kRowBlocks; ++m) {
-            E::mma(s[m][n], q_[m][c * 4 + i], C::Kv::widen_low(b[i]), C::Kv::widen_high(b[i]));
+            Operand::mma(s[m][n], q_[m][c * 4 + i], widen_pair<false>(b[i]), widen_pair<true>(b[i]));
           }
         }
       }
       if constexpr (C::kFormat == MlaFormat::ds_mla) {
-        constexpr float kFactor = mla_power_of_two(C::kScoreLog2);
         const ptx::u32 scales = tokens + (n * 8 + lane() % 4 * 2) * C::kTokenPitch + kMlaLatentDim + quarter() * 4;
-        const float low = __uint_as_float(ptx::load_shared_4(scales)) * kFactor;
-        const float high = __uint_as_float(ptx::load_shared_4(scales + C::kTokenPitch)) * kFactor;
+        const float low = __uint_as_float(ptx::load_shared_4(scales));
+        const float high = __uint_as_float(ptx::load_shared_4(scales + C::kTokenPitch));
 #pragma unroll
         for (int m = 0; m < C::kRowBlocks; ++m) {
 #pragma unroll
@@ -249,7 +298,7 @@ class Sm80MlaMma {
         for (int i = 0; i < 4 && n + i < kScoreTiles; ++i) {
 #pragma unroll
           for (int m = 0; m < C::kRowBlocks; ++m) {
-            E::mma(s[m][n + i], q_[m][kLatentSteps], C::Kv::widen_low(b[i]), C::Kv::widen_high(b[i]));
+            Operand::mma(s[m][n + i], q_[m][kLatentSteps], widen_pair<false>(b[i]), widen_pair<true>(b[i]));
           }
         }
       }
@@ -259,28 +308,48 @@ class Sm80MlaMma {
     }
   }
 
-  // P times the tokens' scales of this warp's columns, and 2^kProbabilityLog2.
+  // The largest scale of this warp's columns yet becomes the unit of O.
+  WW_DEVICE void raise_scale_unit(ptx::u32 stage) {
+    ptx::u32 most = 0;  // bits of numbers that are not negative are ordered as those are
+#pragma unroll
+    for (int token = 0; token < C::kTokens; token += 32) {
+      const ptx::u32 at = stage + (token + lane()) * C::kTokenPitch + kMlaLatentDim + warp() / 2 * 4;
+      most = max(most, ptx::load_shared_4(at) & 0x7fffffffu);
+    }
+    const float unit = __uint_as_float(__reduce_max_sync(~0u, most));
+    if (unit <= scale_unit_) return;
+    const float factor = __fdividef(scale_unit_, unit);
+    scale_unit_ = unit;
+#pragma unroll
+    for (int m = 0; m < C::kRowBlocks; ++m) {
+#pragma unroll
+      for (int n = 0; n < kOutTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out[m][n][i] *= factor;
+      }
+    }
+  }
+
+  // P times the tokens' scales of this warp's columns.
   WW_DEVICE void scale_probabilities(ptx::u32 stage, int step, ptx::u32 (&a)[C::kRowBlocks][4]) const {
-    constexpr float kFactor = mla_power_of_two(C::Kv::kProbabilityLog2);
+    const float inverse = __fdividef(1.0f, scale_unit_);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float low = kFactor, high = kFactor;
-      if constexpr (C::kFormat == MlaFormat::ds_mla) {
-        const ptx::u32 scales =
-            stage + (step * 16 + half * 8 + lane() % 4 * 2) * C::kTokenPitch + kMlaLatentDim + warp() / 2 * 4;
-        low *= __uint_as_float(ptx::load_shared_4(scales));
-        high *= __uint_as_float(ptx::load_shared_4(scales + C::kTokenPitch));
-      }
-      const ptx::u32 factor = E::pack(low, high);
+      const ptx::u32 scales =
+          stage + (step * 16 + half * 8 + lane() % 4 * 2) * C::kTokenPitch + kMlaLatentDim + warp() / 2 * 4;
+      const ptx::u32 factor =
+          Operand::pack(__uint_as_float(ptx::load_shared_4(scales)) * inverse,
+                        __uint_as_float(ptx::load_shared_4(scales + C::kTokenPitch)) * inverse);
 #pragma unroll
       for (int m = 0; m < C::kRowBlocks; ++m) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) a[m][half * 2 + i] = E::multiply(a[m][half * 2 + i], factor);
+        for (int i = 0; i < 2; ++i) a[m][half * 2 + i] = Operand::multiply(a[m][half * 2 + i], factor);
       }
     }
   }
 
   ptx::u32 q_[C::kRowBlocks][kLatentSteps + 1][4];
+  float scale_unit_ = kLeastScaleUnit;
 };
 
 }  // namespace warpweave::cuda

@@ -1,6 +1,8 @@
 // Sizes and shared memory of the mma.sync MLA kernel (sm80_mla.cuh).
 #pragma once
 
+#include <type_traits>
+
 #include "attention/cuda/kv_fragment.h"
 #include "attention/cuda/mla/mla_run.cuh"
 #include "attention/cuda/mla/mla_variants.h"
@@ -13,7 +15,9 @@ struct Sm80MlaConfig {
   using Element = Element_;
   static constexpr MlaFormat kFormat = kFormat_;
   static constexpr bool kFp8 = kFormat != MlaFormat::same16;
-  using Kv = KvFragment<Element, kFp8 ? KvStorage::e4m3 : KvStorage::same16>;
+  // What the MMAs multiply: codes are exact in f16, which one instruction makes of them, and P has three bits more in
+  // it than in bf16. The rotated numbers of 656-byte tokens stay what they are.
+  using Operand = std::conditional_t<kFp8, ptx::F16, Element>;
   static constexpr int kRowBlocks = kRowBlocks_;  // of 16 rows
   static constexpr int kRows = 16 * kRowBlocks;
   static constexpr int kThreads = 256;
@@ -30,13 +34,13 @@ struct Sm80MlaConfig {
   static constexpr int kProbabilityPitch = kTokens * 2 + 16;  // bytes
   static constexpr int kPartBytes = 4 * kRows * kPartPitch * 4;
   static constexpr int kProbabilityBytes = kRows * kProbabilityPitch;
-  static constexpr int kSmemBytes = kStages * kStageBytes + kPartBytes + kProbabilityBytes + kRows * 4 +
-                                    2 * kTokens * 8 + static_cast<int>(sizeof(MlaCursor));
+  static constexpr int kLandedBytes = (kStages * 8 + 15) / 16 * 16;
+  static constexpr int kSmemBytes = kStages * kStageBytes + kPartBytes + kProbabilityBytes + kRows * 8 +
+                                    2 * kTokens * 8 + kLandedBytes + static_cast<int>(sizeof(MlaCursor));
   static_assert(kSmemBytes <= (kCtasPerSm == 2 ? 113 : 163) * 1024);
   static constexpr float kRescaleThreshold = 8;  // log2 units
-  // Q is multiplied by 2^kQueryLog2 and P by 2^kProbabilityLog2 (kv_fragment.h); what S and O then lack.
-  static constexpr int kScoreLog2 = kFp8 ? Kv::kWidenedScaleLog2 - Kv::kQueryLog2 : 0;
-  static constexpr int kOutLog2 = kFp8 ? Kv::kWidenedScaleLog2 - Kv::kProbabilityLog2 : 0;
+  // P is 2^this where a score is the greatest: in f16 it then reaches from 2^15 (kRescaleThreshold above) to 2^-24.
+  static constexpr float kProbabilityLog2 = kFp8 ? 7 : 0;
 };
 
 template <class C>
@@ -44,8 +48,10 @@ struct Sm80MlaShared {
   ptx::u32 stages, probability;
   float* parts;       // [4][rows][kPartPitch]
   float* factors;     // [rows]
+  float* query_units;  // [rows]; of codes: what a row of Q was divided by, a power of two
   MlaCursor* cursor;
   int64_t* offsets;   // [2][kTokens] of tokens in the pool; -1: past the last
+  ptx::u32 landed;    // [kStages] mbarriers of the stages that bulk copies fill
 
   WW_DEVICE explicit Sm80MlaShared(char* base) {
     stages = ptx::smem_address(base);
@@ -54,17 +60,32 @@ struct Sm80MlaShared {
     at += C::kPartBytes;
     offsets = reinterpret_cast<int64_t*>(at);
     at += 2 * C::kTokens * 8;
+    landed = ptx::smem_address(at);
+    at += C::kLandedBytes;
     probability = ptx::smem_address(at);
     at += C::kProbabilityBytes;
     factors = reinterpret_cast<float*>(at);
-    cursor = reinterpret_cast<MlaCursor*>(at + C::kRows * 4);
+    query_units = factors + C::kRows;
+    cursor = reinterpret_cast<MlaCursor*>(at + C::kRows * 8);
   }
 };
 
-constexpr float mla_power_of_two(int exponent) {
-  float x = 1;
-  for (int i = 0; i < exponent; ++i) x *= 2;
-  return x;
+// Bytes 0 and 1, or 2 and 3, of four e4m3 codes as a pair of f16 numbers.
+template <bool kUpper>
+WW_DEVICE ptx::u32 widen_pair(ptx::u32 codes) {
+  ptx::u32 pair;
+#if __CUDA_ARCH__ >= 890
+  if constexpr (kUpper)
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h;}\n" : "=r"(pair) : "r"(codes));
+  else
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}\n" : "=r"(pair) : "r"(codes));
+#else
+  // A code moved to f16's sign, exponent and mantissa is the value times 2^-8.
+  using Kv = KvFragment<ptx::F16, KvStorage::e4m3>;
+  constexpr ptx::u32 kTwoToTheEighth = 0x5c005c00u;
+  pair = ptx::F16::multiply(Kv::widen_high(__byte_perm(codes, 0, kUpper ? 0x3424 : 0x1404)), kTwoToTheEighth);
+#endif
+  return pair;
 }
 
 }  // namespace warpweave::cuda

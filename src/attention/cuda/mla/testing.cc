@@ -69,7 +69,7 @@ std::string MlaCase::text() const {
                      tree ? " tree" : "", descending ? " descending" : "", lengths);
 }
 
-MlaProblem::MlaProblem(const MlaCase& c) : case_(c), q_indptr_{0}, scale_(1 / std::sqrt(192.0f)) {
+MlaProblem::MlaProblem(const MlaCase& c) : case_(c), q_indptr_{0}, scale_(1 / std::sqrt(192.0f) / c.query_factor) {
   if (c.format == MlaFormat::e4m3) kv_scale_ = 0.375f;
   for (const MlaRequest& r : c.requests) {
     q_indptr_.push_back(q_indptr_.back() + r.q_len);
@@ -80,7 +80,9 @@ MlaProblem::MlaProblem(const MlaCase& c) : case_(c), q_indptr_{0}, scale_(1 / st
   std::mt19937 random(c.seed + 1);
   std::normal_distribution<float> normal;
   q_.resize(static_cast<size_t>(num_rows()) * kMlaDim);
-  for (size_t i = 0; i < q_.size(); ++i) q_[i] = bits_of(c.descending && i % kMlaDim == 0 ? 8.0f : normal(random));
+  for (size_t i = 0; i < q_.size(); ++i) {
+    q_[i] = bits_of(c.query_factor * (c.descending && i % kMlaDim == 0 ? 8.0f : normal(random)));
+  }
   if (c.tree) make_tree();
 }
 

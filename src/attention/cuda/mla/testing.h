@@ -25,6 +25,7 @@ struct MlaCase {
   MlaFormat format = MlaFormat::same16;
   bool causal = true, tree = false;
   bool descending = false;  // scores fall by more than 100 from one KV tile to the next
+  float query_factor = 1;   // a power of two that Q is multiplied by, and the scale of scores divided by
   unsigned seed = 1;
 
   std::string text() const;
