@@ -78,6 +78,12 @@ Result<int> resolve_context(const ServerArgs& args, const ModelConfig& config) {
   return *args.context_length;
 }
 
+// An expert multiplies few of a step's rows: so many more until reading its weights no longer bounds the step.
+int default_mixed_chunk_rows(const ModelConfig& config) {
+  if (config.num_experts == 0) return kDefaultMixedChunkRowsGpu;
+  return kDefaultMixedChunkRowsGpu * std::max(1, config.num_experts / std::max(1, config.experts_per_token));
+}
+
 SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int context_len,
                                  const std::vector<int32_t>& eos_token_ids, bool gpu) {
   SchedulerConfig out;
@@ -91,7 +97,7 @@ SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int cont
       gpu ? kDefaultChunkedPrefillTokensGpu : kDefaultChunkedPrefillTokens);
   out.max_prefill_tokens = args.max_prefill_tokens;
   out.enable_mixed_chunk = resolve_mixed_chunk(args, gpu);
-  out.mixed_chunk_rows = args.mixed_chunk_rows.value_or(gpu ? kDefaultMixedChunkRowsGpu : 0);
+  out.mixed_chunk_rows = args.mixed_chunk_rows.value_or(0);
   out.schedule_policy = args.schedule_policy == "lpm"        ? SchedulePolicy::lpm
                         : args.schedule_policy == "priority" ? SchedulePolicy::priority
                                                              : SchedulePolicy::fcfs;
@@ -297,6 +303,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   WW_RETURN_IF_ERROR(check_draft_tokens(args, plan.attention.speculation, model.config));
   WW_ASSIGN_OR_RETURN(plan.modifiers, attention_modifiers(args, plan.attention));
   plan.scheduler = scheduler_config(args, plan.attention.page_size, plan.context_len, model.eos_token_ids, gpu);
+  if (gpu && !args.mixed_chunk_rows) plan.scheduler.mixed_chunk_rows = default_mixed_chunk_rows(model.config);
   if (model.config.encoder) schedule_whole_prompts(plan.scheduler);
   plan.cache_layout = cache_layout(args, model.config, plan);
   plan.scheduler.cache_groups = plan.cache_layout.groups;

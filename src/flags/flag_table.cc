@@ -218,7 +218,7 @@ std::vector<FlagSpec> memory_flags() {
       {.names = {"--mixed-chunk-rows"}, .group = G::memory, .target = &A::mixed_chunk_rows,
        .value_name = "ROWS", .help = "Prompts join steps that decode in pieces that fill them to about ROWS; "
                                      "0: as much as fits",
-       .default_text = "512 with CUDA, else 0", .min = 0, .max = kMaxInt},
+       .default_text = "512 with CUDA, more with experts, else 0", .min = 0, .max = kMaxInt},
       {.names = {"--schedule-policy"}, .group = G::memory, .target = &A::schedule_policy,
        .value_name = "POLICY",
        .help = "Order of the queue: arrival, longest cached prefix first, or by priority",
