@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kPromptThreads, 3) prompt_rows_kernel(const __
   });
 }
 template <class E>
-__global__ void __launch_bounds__(kPromptThreads) prompt_norm_kernel(const __grid_constant__ RowsParams p) {
+__global__ void __launch_bounds__(kPromptThreads, 6) prompt_norm_kernel(const __grid_constant__ RowsParams p) {
   ptx::launch_dependents();
   norm_prompt_rows<E>(p, [] { ptx::grid_dependency_wait(); });
 }
@@ -59,9 +59,9 @@ bool takes_prompt_norm(const RowsParams& p) {
   return whole && l.out_dtype != DType::f32 && p.norm_from_dtype == l.out_dtype && gate_fits && aligned(l.out, l.out_token_stride) &&
          aligned(p.norm_from, p.norm_from_stride);
 }
-dim3 prompt_grid(int columns, int blocks) {
+dim3 prompt_grid(int columns, int blocks, int tokens_of_run) {
   constexpr int kColumns = kPromptThreads * kPromptChannels;
-  return {static_cast<unsigned>((columns + kColumns - 1) / kColumns), static_cast<unsigned>(blocks * kPromptRuns)};
+  return {static_cast<unsigned>((columns + kColumns - 1) / kColumns), static_cast<unsigned>(blocks * (kChunk / tokens_of_run))};
 }
 
 __global__ void __launch_bounds__(kListThreads) list_kernel(const __grid_constant__ LinearParams p) {
@@ -95,7 +95,7 @@ class CudaLinearDevice : public LinearDevice {
     }
     if (takes_prompt_rows(p)) {
       const auto kernel = p.packed_dtype == DType::f16 ? prompt_rows_kernel<ptx::F16> : prompt_rows_kernel<ptx::Bf16>;
-      return gpu::launch_dependent({prompt_grid(p.channels, p.blocks), dim3(kPromptThreads), 0, static_cast<cudaStream_t>(stream)}, kernel, p);
+      return gpu::launch_dependent({prompt_grid(p.channels, p.blocks, kConvTokens), dim3(kPromptThreads), 0, static_cast<cudaStream_t>(stream)}, kernel, p);
     }
     const dim3 grid((p.channels + kRowsThreads - 1) / kRowsThreads, p.blocks);
     gpu::launch_dependent({grid, dim3(kRowsThreads), 0, static_cast<cudaStream_t>(stream)}, rows_kernel, p);
@@ -103,7 +103,7 @@ class CudaLinearDevice : public LinearDevice {
   void norm_rows(const RowsParams& p, void* stream) override {
     if (takes_prompt_norm(p)) {
       const auto kernel = p.linear.out_dtype == DType::f16 ? prompt_norm_kernel<ptx::F16> : prompt_norm_kernel<ptx::Bf16>;
-      const dim3 grid = prompt_grid(p.linear.v_heads * p.linear.v_dim, p.blocks);
+      const dim3 grid = prompt_grid(p.linear.v_heads * p.linear.v_dim, p.blocks, kNormTokens);
       return gpu::launch_dependent({grid, dim3(kPromptThreads), 0, static_cast<cudaStream_t>(stream)}, kernel, p);
     }
     const dim3 grid(p.linear.v_heads, p.blocks);

@@ -9,8 +9,7 @@ namespace warpweave::linear {
 
 inline constexpr int kPromptThreads = 128;
 inline constexpr int kPromptChannels = 8;   // of a thread
-inline constexpr int kPromptTokens = 16;    // of a run
-inline constexpr int kPromptRuns = kChunk / kPromptTokens;
+inline constexpr int kConvTokens = 8, kNormTokens = 4;  // of a run
 
 WW_DEVICE uint4 load_eight(const void* data, int64_t index) {
   return *reinterpret_cast<const uint4*>(static_cast<const unsigned short*>(data) + index);
@@ -27,12 +26,15 @@ WW_DEVICE void store_eight(void* data, int64_t index, const float (&from)[8]) {
       uint4{E::pack(from[0], from[1]), E::pack(from[2], from[3]), E::pack(from[4], from[5]), E::pack(from[6], from[7])};
 }
 
-// Run `part` of a block's tokens, or false: it has none. A request without tokens has its first run.
-WW_DEVICE bool cut_run(Chunk& rows, int part) {
-  const int begin = part * kPromptTokens;
+// Run `index` of all blocks' tokens, or false: it has none. A request without tokens has its block's first run.
+template <int kTokens>
+WW_DEVICE bool find_run(const LinearParams& p, int index, Chunk& rows) {
+  constexpr int kRuns = kChunk / kTokens;
+  if (!find_rows(p, index / kRuns, rows)) return false;
+  const int begin = index % kRuns * kTokens;
   if (begin > 0 && begin >= rows.tokens) return false;
   rows.first += begin;
-  rows.tokens = min(kPromptTokens, rows.tokens - begin);
+  rows.tokens = min(kTokens, rows.tokens - begin);
   return true;
 }
 
@@ -59,7 +61,7 @@ class PromptConv {
       if (row >= first_) eight_values<E>(window_[j], x(row));
       else load_state(row - first_, window_[j]);
     }
-    if (rows.tokens == kPromptTokens) make_all(rows.first);
+    if (rows.tokens == kConvTokens) make_all(rows.first);
     else make_some(rows);
     if (!p_.writes_conv_state) return;
     const int begin = rows.first - first_;
@@ -83,15 +85,11 @@ class PromptConv {
   }
 
   WW_DEVICE void make_all(int first) {
-    constexpr int kTogether = 8;  // loads under way
+    uint4 bits[kConvTokens];
 #pragma unroll
-    for (int begin = 0; begin < kPromptTokens; begin += kTogether) {
-      uint4 bits[kTogether];
+    for (int i = 0; i < kConvTokens; ++i) bits[i] = x(first + i);
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) bits[i] = x(first + begin + i);
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) put(first + begin + i, bits[i]);
-    }
+    for (int i = 0; i < kConvTokens; ++i) put(first + i, bits[i]);
   }
   WW_DEVICE void make_some(const Chunk& rows) {
     constexpr int kTogether = 4;
@@ -155,13 +153,13 @@ class PromptConv {
   float window_[kTaps][kPromptChannels];  // inputs before the row, the newest last
 };
 
-// Grid: x = channels / (8 * kPromptThreads), y = blocks * kPromptRuns. `settle` waits for the kernels before this one.
+// Grid: x = channels / (8 * kPromptThreads), y = runs. `settle` waits for the kernels before this one.
 template <class E, class Settle>
 WW_DEVICE void make_prompt_rows(const RowsParams& p, const Settle& settle) {
   const int channel = (blockIdx.x * kPromptThreads + threadIdx.x) * kPromptChannels;
   Chunk rows;
-  if (channel >= p.channels || !find_rows(p.linear, blockIdx.y / kPromptRuns, rows) || p.linear.batch.slots[rows.request] < 0 ||
-      !cut_run(rows, blockIdx.y % kPromptRuns)) {
+  if (channel >= p.channels || !find_run<kConvTokens>(p.linear, blockIdx.y, rows) ||
+      p.linear.batch.slots[rows.request] < 0) {
     return settle();
   }
   PromptConv<E> conv(p, channel);
@@ -170,45 +168,42 @@ WW_DEVICE void make_prompt_rows(const RowsParams& p, const Settle& settle) {
 }
 
 // The norm of the outputs: v_dim / 8 lanes of a warp have a token's head. Grid: x = v_heads * v_dim / (8 * kPromptThreads),
-// y = blocks * kPromptRuns.
+// y = runs.
 template <class E, class Settle>
 WW_DEVICE void norm_prompt_rows(const RowsParams& p, const Settle& settle) {
-  constexpr int kTogether = 4;
   const LinearParams& l = p.linear;
   const int column = (blockIdx.x * kPromptThreads + threadIdx.x) * kPromptChannels, lanes = l.v_dim / kPromptChannels;
   const bool has = column < l.v_heads * l.v_dim;  // of whole heads
   const int head = has ? column / l.v_dim : 0, channel = has ? column % l.v_dim : 0;
   Chunk rows;
-  if (!find_rows(l, blockIdx.y / kPromptRuns, rows) || !cut_run(rows, blockIdx.y % kPromptRuns)) return settle();
+  if (!find_run<kNormTokens>(l, blockIdx.y, rows) || rows.tokens == 0) return settle();
   const bool padded = l.batch.slots[rows.request] < 0, gated = p.norm.z.data != nullptr;
   float weight[8];
 #pragma unroll
   for (int c = 0; c < 8; ++c) weight[c] = p.norm.weight[channel + c];
   settle();
-  for (int begin = 0; begin < rows.tokens; begin += kTogether) {
-    uint4 bits[kTogether] = {}, gate_bits[kTogether] = {};
+  uint4 bits[kNormTokens] = {}, gate_bits[kNormTokens] = {};
 #pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      const int64_t row = rows.first + min(begin + i, rows.tokens - 1);
-      if (padded || !has) continue;
-      bits[i] = load_eight(p.norm_from, row * p.norm_from_stride + column);
-      if (gated) gate_bits[i] = load_eight(p.norm.z.data, row * p.norm.z.token_stride + head * p.norm.z.head_stride + channel);
+  for (int i = 0; i < kNormTokens; ++i) {
+    const int64_t row = rows.first + min(i, rows.tokens - 1);
+    if (padded || !has) continue;
+    bits[i] = load_eight(p.norm_from, row * p.norm_from_stride + column);
+    if (gated) gate_bits[i] = load_eight(p.norm.z.data, row * p.norm.z.token_stride + head * p.norm.z.head_stride + channel);
+  }
+#pragma unroll
+  for (int i = 0; i < kNormTokens; ++i) {
+    float value[8], z[8], sum = 0;
+    eight_values<E>(value, bits[i]), eight_values<E>(z, gate_bits[i]);
+#pragma unroll
+    for (const float v : value) sum += v * v;
+    for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+    const float norm = rsqrtf(sum / static_cast<float>(l.v_dim) + p.norm.eps);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      const float gate = __fdividef(p.norm.gate == LinearAttnNormGate::silu ? z[c] : 1.0f, 1.0f + __expf(-z[c]));
+      value[c] *= norm * weight[c] * (gated && !padded ? gate : 1.0f);
     }
-#pragma unroll
-    for (int i = 0; i < kTogether; ++i) {
-      float value[8], z[8], sum = 0;
-      eight_values<E>(value, bits[i]), eight_values<E>(z, gate_bits[i]);
-#pragma unroll
-      for (const float v : value) sum += v * v;
-      for (int step = lanes / 2; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-      const float norm = rsqrtf(sum / static_cast<float>(l.v_dim) + p.norm.eps);
-#pragma unroll
-      for (int c = 0; c < 8; ++c) {
-        const float gate = (p.norm.gate == LinearAttnNormGate::silu ? z[c] : 1.0f) / (1.0f + __expf(-z[c]));
-        value[c] *= norm * weight[c] * (gated && !padded ? gate : 1.0f);
-      }
-      if (has && begin + i < rows.tokens) store_eight<E>(l.out, (rows.first + begin + i) * l.out_token_stride + column, value);
-    }
+    if (has && i < rows.tokens) store_eight<E>(l.out, (rows.first + i) * l.out_token_stride + column, value);
   }
 }
 
