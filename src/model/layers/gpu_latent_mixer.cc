@@ -36,6 +36,11 @@ Status GpuLatentWorkspace::reserve(const LatentSpec& latent, DType dtype, int64_
   return prefill->reserve(spec, dtype, tokens, workspace);
 }
 
+void GpuLatentWorkspace::keep_bits() {
+  batch_invariant = true;
+  prefill->take(LatentForm::absorbed);
+}
+
 // The first GEMMs.
 Result<GpuLatentQueries> GpuLatentMixer::queries(const GpuLayerCall& call) const {
   const LatentSpec& spec = w_.spec;
@@ -104,7 +109,8 @@ gpu::HeadGemmCall GpuLatentMixer::absorption(const GpuLatentQueries& queries, co
           .x_head_stride = spec.dims.qk_dim(),
           .y = elements_on(w_.latent_q, rows.begin * spec.latent_q_dim(), dtype),
           .y_stride = spec.latent_q_dim(),
-          .y_head_stride = spec.dims.token_dim()};
+          .y_head_stride = spec.dims.token_dim(),
+          .by_rows = !w_.batch_invariant};
 }
 
 Status GpuLatentMixer::attend_latent(const GpuLayerCall& call, const ForwardBatch& batch) const {
@@ -128,7 +134,7 @@ void GpuLatentMixer::values_of(const GpuLayerCall& call, const void* latent_out,
                   .x = elements_on(latent_out, rows.begin * spec.latent_out_dim(), dtype),
                   .x_stride = spec.latent_out_dim(), .x_head_stride = dims.kv_rank,
                   .y = elements_on(w_.values, rows.begin * spec.value_dim(), dtype), .y_stride = spec.value_dim(),
-                  .y_head_stride = dims.v_dim},
+                  .y_head_stride = dims.v_dim, .by_rows = !w_.batch_invariant},
                      call.x.stream());
 }
 

@@ -23,8 +23,11 @@ struct GpuLatentWorkspace {
   void* values = nullptr;         // [tokens, heads * v_dim]
   void* kept_values = nullptr;    // of those rows that are kept
   std::unique_ptr<GpuLatentPrefill> prefill;
+  bool batch_invariant = false;
 
   Status reserve(const LatentSpec& latent, DType dtype, int64_t tokens, int64_t kept_rows, GpuWorkspace& workspace);
+  // After that: a row's bits depend on no other rows from now on.
+  void keep_bits();
 };
 
 class GpuLatentMixer final : public GpuMixer {

@@ -18,7 +18,7 @@ constexpr int kPositions = 100, kPageSize = 4;
 struct Case {
   int rows, heads, nope, rank, rope;
   KvFormat format;
-  bool rotates = true;
+  bool rotates = true, by_rows = false;
 };
 
 template <typename Number>
@@ -77,6 +77,7 @@ class Problem {
         .y = out.as<void>(),
         .y_stride = c_.heads * token_dim(),
         .y_head_stride = token_dim(),
+        .by_rows = c_.by_rows,
     };
     if (fused) {
       write_latent_and_absorb(rows, absorb, nullptr);
@@ -140,6 +141,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, GpuLatentInputs,
                                          Case{17, 5, 128, 512, 64, KvFormat::fp8_e4m3},
                                          Case{40, 16, 128, 512, 64, KvFormat::fp8_ds_mla},
                                          Case{200, 16, 128, 512, 64, KvFormat::bf16, false},
+                                         Case{200, 5, 128, 512, 64, KvFormat::fp8_ds_mla, false, true},
                                          Case{9, 4, 256, 256, 32, KvFormat::bf16}, Case{6, 3, 16, 32, 8, KvFormat::bf16}));
 
 }  // namespace

@@ -171,6 +171,7 @@ TEST(GpuLatent, NormsCompressedQueries) {
 
 struct Heads {
   int rows, heads, in_dim, out_dim;
+  bool by_rows = false;
 };
 
 class GpuHeadGemm : public testing::TestWithParam<Heads> {};
@@ -184,7 +185,8 @@ TEST_P(GpuHeadGemm, AreThoseOfDoublePrecision) {
   const DeviceBuffer device_y = on_device(std::vector<uint16_t>(size_t{1} * c.rows * c.heads * y_head, 0xffff));
   head_gemm({.weight = device_weight.as<void>(), .weight_head_stride = int64_t{1} * c.out_dim * c.in_dim, .rows = c.rows, .num_heads = c.heads, .in_dim = c.in_dim,
              .out_dim = c.out_dim, .x = device_x.as<void>(), .x_stride = int64_t{1} * c.heads * x_head, .x_head_stride = x_head,
-             .y = device_y.as<void>(), .y_stride = int64_t{1} * c.heads * y_head, .y_head_stride = y_head}, nullptr);
+             .y = device_y.as<void>(), .y_stride = int64_t{1} * c.heads * y_head, .y_head_stride = y_head,
+             .by_rows = c.by_rows}, nullptr);
   const auto y = from_device<uint16_t>(device_y, size_t{1} * c.rows * c.heads * y_head);
   for (size_t i = 0; i < y.size(); ++i) {
     const size_t row_head = i / y_head;
@@ -204,7 +206,9 @@ TEST_P(GpuHeadGemm, AreThoseOfDoublePrecision) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, GpuHeadGemm,
                          testing::Values(Heads{1, 16, 128, 512}, Heads{16, 16, 512, 128}, Heads{31, 4, 128, 512},
-                                         Heads{65, 4, 512, 128}, Heads{200, 3, 128, 512}, Heads{256, 16, 512, 128}, Heads{129, 2, 384, 64}, Heads{5, 4, 16, 32}, Heads{7, 4, 32, 12}));
+                                         Heads{65, 4, 512, 128}, Heads{200, 3, 128, 512}, Heads{256, 16, 512, 128}, Heads{129, 2, 384, 64}, Heads{5, 4, 16, 32}, Heads{7, 4, 32, 12},
+                                         Heads{64, 16, 128, 512, true}, Heads{33, 5, 512, 128, true}, Heads{256, 16, 512, 128, true},
+                                         Heads{200, 3, 128, 512, true}, Heads{129, 2, 384, 96, true}, Heads{70, 3, 64, 128, true}));
 
 }  // namespace
 }  // namespace warpweave::gpu

@@ -6,6 +6,7 @@
 #include "ops/cuda/head_gemm_wide.cuh"
 
 #include "ops/cuda/latent.h"
+#include "ops/cuda/latent_wgmma.h"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/types.cuh"
 
@@ -86,6 +87,7 @@ HeadGemmArgs head_gemm_args(const HeadGemmCall& call) {
 void head_gemm(const HeadGemmCall& call, Stream stream) {
   if (call.rows == 0) return;
   const auto on = static_cast<cudaStream_t>(stream);
+  if (latent_wgmma_takes(call)) return head_gemm_wgmma(call, stream);
   if (head_gemm_by_mma(call)) return call.dtype == DType::bf16 ? launch<ptx::Bf16>(call, on) : launch<ptx::F16>(call, on);
   with_type(call.dtype, [&]<typename T>(T*) {
     launch_dependent({dim3(static_cast<unsigned>(call.rows)), kPlainThreads, 0, on}, plain_head_gemm<T>, call);

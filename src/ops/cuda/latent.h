@@ -67,6 +67,7 @@ struct HeadGemmCall {
   void* y = nullptr;                      // [rows, heads, out_dim]
   int64_t y_stride = 0;
   int64_t y_head_stride = 0;
+  bool by_rows = false;                   // the kernel, and with it a row's bits, may depend on how many rows there are
 };
 void head_gemm(const HeadGemmCall& call, Stream stream);
 

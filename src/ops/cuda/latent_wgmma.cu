@@ -1,0 +1,155 @@
+// A CTA has 64 rows of a head and 32, 64 or 128 columns of its result, of the whole depth: all of it is asked for at once by TMA,
+// weights ahead of the predecessor's end, and multiplied 64 columns of the depth at a time as they arrive.
+#include "ops/cuda/latent_wgmma.h"
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "device/cuda/ptx.h"
+#include "device/cuda/shared_memory_limit.h"
+#include "device/cuda/tensor_map.h"
+#include "device/cuda/wgmma_wide.h"
+#include "ops/cuda/launch.cuh"
+#include "ops/cuda/stream_gemm.h"
+
+namespace warpweave::gpu {
+namespace {
+
+using ptx::u32;
+
+constexpr int kThreads = 128, kRows = 64;
+constexpr int kBoxDepth = 64, kBoxRowBytes = 2 * kBoxDepth, kMostBoxes = 8;
+constexpr int64_t kLeastRows = 33;
+
+struct GemmArgs {
+  CUtensorMap w, x;
+  void* y;
+  int64_t y_stride, y_head_stride;
+  int rows, boxes, column_blocks, row_blocks;
+};
+
+constexpr int box_bytes(int columns) { return (kRows + columns) * kBoxRowBytes; }
+
+// `block`: of the heads x row blocks x column blocks, the latter fastest. `memory` has boxes, then their barriers.
+template <class E, int kColumns>
+__device__ __forceinline__ void multiply_heads(const GemmArgs& a, int block, u32 memory) {
+  const int column = block % a.column_blocks * kColumns, of_rows = block / a.column_blocks;
+  const int first_row = of_rows % a.row_blocks * kRows, head = of_rows / a.row_blocks;
+  const u32 barriers = memory + a.boxes * box_bytes(kColumns);
+  if (threadIdx.x == 0) {
+    ptx::tensor_map_prefetch(&a.w);
+    ptx::tensor_map_prefetch(&a.x);
+    for (int i = 0; i < a.boxes; ++i) ptx::mbarrier_init(barriers + 8 * i, 1);
+    ptx::mbarrier_init_fence();
+    for (int i = 0; i < a.boxes; ++i) {
+      ptx::mbarrier_arrive_expect_tx(barriers + 8 * i, box_bytes(kColumns));
+      const u32 weights = memory + i * box_bytes(kColumns) + kRows * kBoxRowBytes;
+      ptx::tma_load_4d(weights, &a.w, barriers + 8 * i, i * kBoxDepth, column, head, 0);
+    }
+  }
+  __syncthreads();
+  wait_for_predecessor();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < a.boxes; ++i) {
+      ptx::tma_load_4d(memory + i * box_bytes(kColumns), &a.x, barriers + 8 * i, i * kBoxDepth, first_row, head, 0);
+    }
+  }
+  __syncwarp();
+  float sum[kColumns / 2];
+  for (int i = 0; i < a.boxes; ++i) {
+    ptx::mbarrier_wait(barriers + 8 * i, 0);
+    const u32 x = ptx::wgmma_descriptor(memory + i * box_bytes(kColumns), 0);
+    const u32 w = ptx::wgmma_descriptor(memory + i * box_bytes(kColumns) + kRows * kBoxRowBytes, 0);
+    ptx::wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < kBoxDepth / 16; ++k) {
+      ptx::Wgmma<E, kColumns>::qk(sum, ptx::wgmma_advance(x, k * 32), ptx::wgmma_advance(w, k * 32), i > 0 || k > 0);
+    }
+    ptx::wgmma_commit();
+  }
+  ptx::wgmma_wait<0>();
+  // wgmma leaves a thread two neighbours of every 8 columns, of two rows.
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int below = 0; below < 2; ++below) {
+    const int row = first_row + static_cast<int>(threadIdx.x) / 32 * 16 + below * 8 + lane / 4;
+    if (row >= a.rows) continue;
+    auto* const to = static_cast<uint16_t*>(a.y) + row * a.y_stride + head * a.y_head_stride + column + lane % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kColumns / 8; ++j) {
+      *reinterpret_cast<u32*>(to + 8 * j) = E::pack(sum[4 * j + 2 * below], sum[4 * j + 2 * below + 1]);
+    }
+  }
+}
+
+template <class E, int kColumns>
+__global__ void __launch_bounds__(kThreads) head_gemm_wgmma_kernel(const __grid_constant__ GemmArgs a) {
+  extern __shared__ __align__(1024) char memory[];
+  start_successor();
+  multiply_heads<E, kColumns>(a, static_cast<int>(blockIdx.x), ptx::smem_address(memory));
+}
+
+// A matrix of each head, `stride` elements from row to row.
+struct HeadMatrices {
+  const void* data;
+  int64_t rows, stride, head_stride;
+};
+bool make_map(CUtensorMap* map, const HeadMatrices& m, const HeadGemmCall& call, int box_rows) {
+  const auto u = [](int64_t value) { return static_cast<cuuint64_t>(value); };
+  const cuda::TensorShape shape = {.dims = {u(call.in_dim), u(m.rows), u(call.num_heads), 1},
+                                   .strides_bytes = {u(m.stride * 2), u(m.head_stride * 2), u(m.stride * 2)},
+                                   .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B};
+  return cuda::make_tensor_map(map, m.data, shape, box_rows) == cudaSuccess;
+}
+
+template <int kColumns>
+bool make_args(const HeadGemmCall& call, GemmArgs& args) {
+  args.y = call.y;
+  args.y_stride = call.y_stride;
+  args.y_head_stride = call.y_head_stride;
+  args.rows = static_cast<int>(call.rows);
+  args.boxes = call.in_dim / kBoxDepth;
+  args.column_blocks = call.out_dim / kColumns;
+  args.row_blocks = (args.rows + kRows - 1) / kRows;
+  return make_map(&args.w, {call.weight, call.out_dim, call.in_dim, call.weight_head_stride}, call, kColumns) &&
+         make_map(&args.x, {call.x, call.rows, call.x_stride, call.x_head_stride}, call, kRows);
+}
+
+size_t shared_bytes(const GemmArgs& args, int columns) { return static_cast<size_t>(args.boxes) * (box_bytes(columns) + 8); }
+
+template <class E, int kColumns>
+void launch(const HeadGemmCall& call, cudaStream_t stream) {
+  GemmArgs args;
+  if (!make_args<kColumns>(call, args)) return;  // the driver is older than the chip: latent_wgmma_takes() has asked
+  const auto kernel = head_gemm_wgmma_kernel<E, kColumns>;
+  static SharedMemoryLimit limit;
+  limit.raise(kernel, kMostBoxes * (box_bytes(kColumns) + 8));
+  const auto blocks = static_cast<unsigned>(args.column_blocks * args.row_blocks * call.num_heads);
+  launch_dependent({dim3(blocks), kThreads, shared_bytes(args, kColumns), stream}, kernel, static_cast<const GemmArgs&>(args));
+}
+
+// Deep ones have few columns a CTA: there are CTAs for most SMs, whose memory is full.
+template <class E>
+void launch(const HeadGemmCall& call, cudaStream_t stream) {
+  constexpr int kDeep = 256;
+  if (call.in_dim <= kDeep && call.out_dim % 128 == 0) return launch<E, 128>(call, stream);
+  call.rows <= kRows || call.out_dim % 64 != 0 ? launch<E, 32>(call, stream) : launch<E, 64>(call, stream);
+}
+
+}  // namespace
+
+bool latent_wgmma_takes(const HeadGemmCall& call) {
+  const int64_t strides = call.weight_head_stride | call.x_stride | call.x_head_stride | call.y_stride | call.y_head_stride;
+  const auto aligned = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
+  return call.by_rows && call.rows >= kLeastRows && call.dtype != DType::f32 && call.in_dim % kBoxDepth == 0 &&
+         call.in_dim <= kMostBoxes * kBoxDepth && call.out_dim % 32 == 0 && strides % 8 == 0 && aligned(call.x) && aligned(call.y) &&
+         aligned(call.weight) && has_wgmma();
+}
+
+void head_gemm_wgmma(const HeadGemmCall& call, Stream stream) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  call.dtype == DType::bf16 ? launch<ptx::Bf16>(call, on) : launch<ptx::F16>(call, on);
+}
+
+}  // namespace warpweave::gpu
