@@ -22,12 +22,11 @@ __device__ __forceinline__ float of_order(uint32_t order) {
 template <int kEach>
 class RowChoice {
  public:
-  // Lane j < k gets the j-th choice and its weight. logit(e) is expert e's.
-  template <typename Logit>
-  __device__ RowChoice(const RouterRule& rule, const Logit& logit, const float* correction)
+  // Lane j < k gets the j-th choice and its weight.
+  __device__ RowChoice(const RouterRule& rule, const float* logits, const float* correction)
       : rule_(rule), lane_(threadIdx.x % 32) {
 #pragma unroll
-    for (int i = 0; i < kEach; ++i) score_[i] = exists(i) ? logit(i * 32 + lane_) : -INFINITY;
+    for (int i = 0; i < kEach; ++i) score_[i] = exists(i) ? __ldcg(logits + i * 32 + lane_) : -INFINITY;
     rule_.score == RouterScore::sparse_mixer ? mix() : choose(correction);
   }
   int chosen = 0;
@@ -202,10 +201,10 @@ struct Choice {
   float weight;
 };
 
-template <int kEach, typename Logit>
-__device__ __forceinline__ Choice choose_row(const RouterRule& rule, const Logit& logit, const float* correction,
+template <int kEach>
+__device__ __forceinline__ Choice choose_row(const RouterRule& rule, const float* logits, const float* correction,
                                              const RoutingDice& dice, int64_t row) {
-  const RowChoice<kEach> choice(rule, logit, correction);
+  const RowChoice<kEach> choice(rule, logits, correction);
   return {dice.positions != nullptr ? diced(dice, row, rule) : choice.chosen, choice.weight};
 }
 

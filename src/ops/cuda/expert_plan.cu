@@ -115,8 +115,7 @@ template <int kEach>
 __device__ int choose(const ExpertPlanCall& call, int row, int32_t* counts) {
   const int k = call.rule.of_row(), lane = threadIdx.x % 32, from = is_padding(call.kv_slots, row) ? 0 : row;
   const float* const logits = call.logits + int64_t{from} * call.rule.num_experts;
-  const auto logit = [logits](int expert) { return __ldcg(logits + expert); };
-  Choice choice = choose_row<kEach>(call.rule, logit, call.correction, call.dice, from);
+  Choice choice = choose_row<kEach>(call.rule, logits, call.correction, call.dice, from);
   if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate.gate != nullptr, gate_product(call.shared_gate, from), choice);
   if (lane >= k) return choice.expert;
   call.plan.chosen[int64_t{row} * k + lane] = choice.expert;

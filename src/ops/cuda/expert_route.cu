@@ -8,7 +8,6 @@
 #include "device/cuda/ptx.h"
 #include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/expert_choice.cuh"
-#include "ops/cuda/expert_route.cuh"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/fp8_codes.cuh"
 #include "ops/cuda/launch.cuh"
@@ -167,6 +166,39 @@ __device__ float gate_product(const NormRouteCall& call, const float* kept, cons
   return warp_sum(sum) * scales[row];
 }
 
+// A tile for every expert that rows chose, in ascending order.
+__device__ void write_tiles(const NormRouteCall& call, const Choice& choice) {
+  __shared__ int32_t place[kMaxGpuExperts + kMaxGpuSharedExperts];
+  const int experts = call.rule.all_experts(), k = call.rule.of_row(), row = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const bool real = row < call.rows && lane < k;
+  for (int e = threadIdx.x; e < experts; e += kThreads) place[e] = 0;
+  __syncthreads();
+  if (real) {
+    place[choice.expert] = 1;
+    call.plan.chosen[row * k + lane] = choice.expert;
+    call.plan.weights[row * k + lane] = choice.weight;
+    if (!is_padding(call.kv_slots, row)) count_row(call.plan.load, choice.expert);
+  }
+  __syncthreads();
+  if (row == 0) {
+    int active = 0;
+    for (int base = 0; base < experts; base += 32) {
+      const int e = base + lane;
+      const bool chosen = e < experts && place[e] != 0;
+      const unsigned votes = __ballot_sync(~0u, chosen);
+      const int at = active + __popc(votes & ((1u << lane) - 1));
+      if (chosen) {
+        place[e] = at * kSharedRows;
+        call.plan.tiles[at] = {e, at * kSharedRows, static_cast<int32_t>(call.rows), 0};
+      }
+      active += __popc(votes);
+    }
+    if (lane == 0) *call.plan.num_tiles = active;
+  }
+  __syncthreads();
+  if (real) call.plan.place_of[row * k + lane] = place[choice.expert] + row;
+}
+
 template <typename T, typename R, int kEach, int kRows>
 __global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_constant__ NormRouteCall call) {
   extern __shared__ __align__(16) float kept[];
@@ -182,9 +214,7 @@ __global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_co
   Choice choice = {};
   if (row < call.rows) {
     const int from = is_padding(call.kv_slots, row) ? 0 : row;
-    const float* const logits = call.logits + int64_t{from} * call.rule.num_experts;
-    const auto logit = [logits](int expert) { return __ldcg(logits + expert); };
-    choice = choose_row<kEach>(call.rule, logit, call.correction, call.dice, from);
+    choice = choose_row<kEach>(call.rule, call.logits + int64_t{from} * call.rule.num_experts, call.correction, call.dice, from);
     if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate != nullptr, gate_product(call, kept, norms.scale, from), choice);
   }
   write_tiles(call, choice);
@@ -214,7 +244,6 @@ bool norm_route_takes(const NormRouteCall& call) {
 }
 
 void norm_route(const NormRouteCall& call, Stream stream) {
-  if (route_one_takes(call)) return route_one(call, stream);
   const auto on = static_cast<cudaStream_t>(stream);
   with_type(call.dtype, [&]<typename T>(T*) {
     if constexpr (sizeof(T) == 2) call.router_dtype == DType::f32 ? launch<T, float>(call, on) : launch<T, T>(call, on);
