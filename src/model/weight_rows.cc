@@ -23,18 +23,15 @@ void narrow_row(const std::vector<float>& row, DType to, std::byte* out) {
 
 void write_row(const LinearPart& part, int64_t row, DType to, std::byte* out, std::vector<float>& scratch) {
   const TensorView& weight = part.weight;
-  scratch.resize(weight.shape[1]);
-  if (part.scales != nullptr) {
-    widen_fp8_row(weight, *part.scales, row, scratch.data());
-    return narrow_row(scratch, to, out);
-  }
   const size_t stored_bytes = weight.size_bytes() / weight.shape[0];
   const std::byte* const from = static_cast<const std::byte*>(weight.data) + row * stored_bytes;
-  if (weight.dtype == to) {
+  if (weight.dtype == to) {  // codes, too, whose scales stand apart
     std::memcpy(out, from, stored_bytes);
     return;
   }
-  dequantize_row(weight.dtype, from, weight.shape[1], scratch.data());
+  scratch.resize(weight.shape[1]);
+  if (part.scales != nullptr) widen_fp8_row(weight, *part.scales, row, scratch.data());
+  else dequantize_row(weight.dtype, from, weight.shape[1], scratch.data());
   narrow_row(scratch, to, out);
 }
 
@@ -47,7 +44,7 @@ int64_t rows_of(const LinearPart& part) {
 void write_rows(const LinearPart& part, DType to, int64_t begin, int64_t end, std::byte* out, size_t row_bytes) {
   const size_t own_bytes = part.weight.shape[1] * dtype_info(to).block_bytes;
   const int64_t last = std::min(end, rows_of(part));
-  const bool as_stored = part.scales == nullptr && part.weight.dtype == to && part.row_step == 1;
+  const bool as_stored = part.weight.dtype == to && part.row_step == 1;
   if (as_stored && own_bytes == row_bytes && last == end) {
     const auto* const from = static_cast<const std::byte*>(part.weight.data) + (part.first_row + begin) * row_bytes;
     std::memcpy(out, from, (end - begin) * row_bytes);

@@ -28,6 +28,24 @@ TEST(WeightRows, AreConverted) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(bf16_to_f32(out[i]), values[i]);
 }
 
+TEST(WeightRows, CodesStayCodesAndAreWidenedByTheirScalesForOthers) {
+  const std::vector<uint8_t> codes = {0x38, 0x40, 0x48, 0xb8};  // 1, 2, 4, -1
+  const WeightScales scales = {.values = {0.5f, 3.0f}, .block_rows = 1, .block_cols = 2, .stride = 1};
+  const LinearPart part = {.weight = {.data = codes.data(), .dtype = DType::fp8_e4m3, .rank = 2, .shape = {2, 2}}, .bias = {},
+                           .scales = &scales};
+  for (const int64_t begin : {0, 1}) {
+    std::vector<uint8_t> out(12, 0xff);
+    write_rows(part, DType::fp8_e4m3, begin, 3, reinterpret_cast<std::byte*>(out.data()), 2);
+    std::vector<uint8_t> wanted(codes.begin() + begin * 2, codes.end());
+    wanted.resize((3 - begin) * 2, 0);
+    wanted.resize(out.size(), 0xff);
+    EXPECT_EQ(out, wanted) << begin;
+  }
+  std::vector<float> wide(4);
+  write_rows(part, DType::f32, 0, 2, reinterpret_cast<std::byte*>(wide.data()), 2 * sizeof(float));
+  EXPECT_EQ(wide, (std::vector<float>{0.5f, 1, 12, -3}));
+}
+
 TEST(WeightRows, ZerosFillUpColumnsAndRows) {
   const std::vector<float> values = numbers(6);
   for (const DType dtype : {DType::f32, DType::f16}) {
