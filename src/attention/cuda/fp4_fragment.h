@@ -5,6 +5,7 @@
 // Q is brought into the half's range by a power of two of its own for every row (DecodeState).
 #pragma once
 
+#include "attention/cuda/kv_fragment.h"
 #include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
@@ -32,22 +33,5 @@ struct Fp4Halves {
     pairs[3] = odd & kFields;
   }
 };
-
-// Two e4m3 codes, in the lower or upper half of a word, as a pair of halves.
-template <bool kUpper>
-WW_DEVICE ptx::u32 halves_of_e4m3(ptx::u32 codes) {
-#if __CUDA_ARCH__ >= 890
-  ptx::u32 pair;
-  if constexpr (kUpper) {
-    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h;}\n" : "=r"(pair) : "r"(codes));
-  } else {
-    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}\n" : "=r"(pair) : "r"(codes));
-  }
-  return pair;
-#else
-  const ptx::u32 upper_bytes = __byte_perm(codes, 0, kUpper ? 0x3424 : 0x1404);
-  return ptx::F16::multiply((upper_bytes & 0x80008000u) | (upper_bytes >> 1 & 0x3f803f80u), 0x5c005c00u);  // 2^8
-#endif
-}
 
 }  // namespace warpweave::cuda

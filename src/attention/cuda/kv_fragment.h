@@ -106,6 +106,23 @@ struct KvFragment<ptx::F16, KvStorage::e2m1> {
   }
 };
 
+// Two e4m3 codes, in the lower or upper half of a word, as a pair of halves.
+template <bool kUpper>
+WW_DEVICE u32 halves_of_e4m3(u32 codes) {
+#if __CUDA_ARCH__ >= 890
+  u32 pair;
+  if constexpr (kUpper) {
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h;}\n" : "=r"(pair) : "r"(codes));
+  } else {
+    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}\n" : "=r"(pair) : "r"(codes));
+  }
+  return pair;
+#else
+  const u32 upper_bytes = __byte_perm(codes, 0, kUpper ? 0x3424 : 0x1404);
+  return ptx::F16::multiply((upper_bytes & 0x80008000u) | (upper_bytes >> 1 & 0x3f803f80u), 0x5c005c00u);  // 2^8
+#endif
+}
+
 template <int kDim>
 WW_DEVICE uint2 all_scale_codes(u32 smem) {
   if constexpr (kDim > 64) return ptx::load_shared_8(smem);

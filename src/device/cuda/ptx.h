@@ -302,6 +302,13 @@ WW_DEVICE void tma_multicast_4d(u32 smem, const void* map, u32 barrier, int c0, 
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(ctas)
       : "memory");
 }
+// To shared memory, multiples of 16 bytes, which the barrier counts as they land.
+WW_DEVICE void bulk_load(u32 smem, const void* global, int bytes, u32 barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(smem),
+      "l"(global), "r"(bytes), "r"(barrier)
+      : "memory");
+}
 // From shared memory, multiples of 16 bytes; what is written there first needs fence_proxy_async(). A thread's copies
 // until bulk_commit() are a group; bulk_wait_read() waits until the memory of all of them has been read.
 WW_DEVICE void bulk_store(void* global, u32 smem, int bytes) {

@@ -112,11 +112,7 @@ class Sm80MlaLoader {
     if (token == 0) ptx::mbarrier_arrive_expect_tx(landed, C::kStageBytes);
     if (token >= C::kTokens || token % box_tokens_ != 0) return;
     const char* from = static_cast<const char*>(p_.kv) + offsets[token];
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];\n" ::"r"(
-            stage + token * C::kTokenPitch),
-        "l"(from), "r"(box_tokens_ * C::kTokenBytes), "r"(landed)
-        : "memory");
+    ptx::bulk_load(stage + token * C::kTokenPitch, from, box_tokens_ * C::kTokenBytes, landed);
   }
 
   const MlaParams& p_;

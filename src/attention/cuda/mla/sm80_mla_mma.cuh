@@ -141,8 +141,8 @@ class Sm80MlaMma {
             const ptx::u32 near = __byte_perm(b[i * 2], 0, 0x3120), far = __byte_perm(b[i * 2 + 1], 0, 0x3120);
 #pragma unroll
             for (int m = 0; m < C::kRowBlocks; ++m) {
-              Operand::mma(out[m][c * 4 + i * 2], a[m], widen_pair<false>(near), widen_pair<false>(far));
-              Operand::mma(out[m][c * 4 + i * 2 + 1], a[m], widen_pair<true>(near), widen_pair<true>(far));
+              Operand::mma(out[m][c * 4 + i * 2], a[m], halves_of_e4m3<false>(near), halves_of_e4m3<false>(far));
+              Operand::mma(out[m][c * 4 + i * 2 + 1], a[m], halves_of_e4m3<true>(near), halves_of_e4m3<true>(far));
             }
           }
         }
@@ -269,7 +269,7 @@ class Sm80MlaMma {
         for (int i = 0; i < 4; ++i) {
 #pragma unroll
           for (int m = 0; m < C::kRowBlocks; ++m) {
-            Operand::mma(s[m][n], q_[m][c * 4 + i], widen_pair<false>(b[i]), widen_pair<true>(b[i]));
+            Operand::mma(s[m][n], q_[m][c * 4 + i], halves_of_e4m3<false>(b[i]), halves_of_e4m3<true>(b[i]));
           }
         }
       }
@@ -298,7 +298,7 @@ class Sm80MlaMma {
         for (int i = 0; i < 4 && n + i < kScoreTiles; ++i) {
 #pragma unroll
           for (int m = 0; m < C::kRowBlocks; ++m) {
-            Operand::mma(s[m][n + i], q_[m][kLatentSteps], widen_pair<false>(b[i]), widen_pair<true>(b[i]));
+            Operand::mma(s[m][n + i], q_[m][kLatentSteps], halves_of_e4m3<false>(b[i]), halves_of_e4m3<true>(b[i]));
           }
         }
       }

@@ -70,22 +70,4 @@ struct Sm80MlaShared {
   }
 };
 
-// Bytes 0 and 1, or 2 and 3, of four e4m3 codes as a pair of f16 numbers.
-template <bool kUpper>
-WW_DEVICE ptx::u32 widen_pair(ptx::u32 codes) {
-  ptx::u32 pair;
-#if __CUDA_ARCH__ >= 890
-  if constexpr (kUpper)
-    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h;}\n" : "=r"(pair) : "r"(codes));
-  else
-    asm("{.reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l;}\n" : "=r"(pair) : "r"(codes));
-#else
-  // A code moved to f16's sign, exponent and mantissa is the value times 2^-8.
-  using Kv = KvFragment<ptx::F16, KvStorage::e4m3>;
-  constexpr ptx::u32 kTwoToTheEighth = 0x5c005c00u;
-  pair = ptx::F16::multiply(Kv::widen_high(__byte_perm(codes, 0, kUpper ? 0x3424 : 0x1404)), kTwoToTheEighth);
-#endif
-  return pair;
-}
-
 }  // namespace warpweave::cuda
