@@ -97,7 +97,6 @@ SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int cont
       gpu ? kDefaultChunkedPrefillTokensGpu : kDefaultChunkedPrefillTokens);
   out.max_prefill_tokens = args.max_prefill_tokens;
   out.enable_mixed_chunk = resolve_mixed_chunk(args, gpu);
-  out.mixed_chunk_rows = args.mixed_chunk_rows.value_or(0);
   out.schedule_policy = args.schedule_policy == "lpm"        ? SchedulePolicy::lpm
                         : args.schedule_policy == "priority" ? SchedulePolicy::priority
                                                              : SchedulePolicy::fcfs;
@@ -303,7 +302,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   WW_RETURN_IF_ERROR(check_draft_tokens(args, plan.attention.speculation, model.config));
   WW_ASSIGN_OR_RETURN(plan.modifiers, attention_modifiers(args, plan.attention));
   plan.scheduler = scheduler_config(args, plan.attention.page_size, plan.context_len, model.eos_token_ids, gpu);
-  if (gpu && !args.mixed_chunk_rows) plan.scheduler.mixed_chunk_rows = default_mixed_chunk_rows(model.config);
+  plan.scheduler.mixed_chunk_rows = args.mixed_chunk_rows.value_or(gpu ? default_mixed_chunk_rows(model.config) : 0);
   if (model.config.encoder) schedule_whole_prompts(plan.scheduler);
   plan.cache_layout = cache_layout(args, model.config, plan);
   plan.scheduler.cache_groups = plan.cache_layout.groups;
