@@ -82,6 +82,20 @@ TEST(ThreadTeam, CoversEveryIndexOnce) {
   }
 }
 
+TEST(ThreadTeam, GivesRangesAndWhatOthersLeave) {
+  for (int threads : {1, 2, 5}) {
+    ThreadTeam team(threads);
+    for (int64_t count : {0, 1, 4, 97}) {
+      std::vector<std::atomic<int>> hits(count);
+      team.parallel_ranges(count, [&](int member, int64_t index) {
+        EXPECT_LT(member, threads);
+        hits[index].fetch_add(1);
+      });
+      for (auto& hit : hits) ASSERT_EQ(hit.load(), 1);
+    }
+  }
+}
+
 TEST(ThreadTeam, RunsOnEveryMember) {
   ThreadTeam team(3);
   std::atomic<int> mask{0};

@@ -46,7 +46,7 @@ int available_cpus() {
   return std::max(1, std::min(cpus, static_cast<int>(std::ceil(quota))));
 }
 
-ThreadTeam::ThreadTeam(int threads, bool pin) {
+ThreadTeam::ThreadTeam(int threads, bool pin) : ranges_(std::max(1, threads)) {
   try {
     for (int member = 1; member < threads; ++member) {
       workers_.emplace_back([this, member, pin] {
@@ -112,6 +112,44 @@ void ThreadTeam::parallel_for(int64_t count, int64_t grain,
       const int64_t begin = next_chunk_.fetch_add(grain, std::memory_order_relaxed);
       if (begin >= count) return;
       body(begin, std::min(count, begin + grain));
+    }
+  });
+}
+
+bool ThreadTeam::Range::take_first(int64_t* index) {
+  uint64_t now = left.load(std::memory_order_relaxed);
+  do {
+    if (now >> 32 >= (now & 0xffffffff)) return false;
+  } while (!left.compare_exchange_weak(now, now + (uint64_t{1} << 32), std::memory_order_relaxed));
+  *index = static_cast<int64_t>(now >> 32);
+  return true;
+}
+
+bool ThreadTeam::Range::take_last(int64_t* index) {
+  uint64_t now = left.load(std::memory_order_relaxed);
+  do {
+    if (now >> 32 >= (now & 0xffffffff)) return false;
+  } while (!left.compare_exchange_weak(now, now - 1, std::memory_order_relaxed));
+  *index = static_cast<int64_t>(now & 0xffffffff) - 1;
+  return true;
+}
+
+void ThreadTeam::parallel_ranges(int64_t count, FunctionRef<void(int, int64_t)> body) {
+  const int members = size();
+  if (members == 1 || count <= 1) {
+    for (int64_t index = 0; index < count; ++index) body(0, index);
+    return;
+  }
+  for (int m = 0; m < members; ++m) {
+    const uint64_t begin = count * m / members, end = count * (m + 1) / members;
+    ranges_[m].left.store(begin << 32 | end, std::memory_order_relaxed);
+  }
+  run([&](int member, int) {
+    int64_t index;
+    while (ranges_[member].take_first(&index)) body(member, index);
+    for (int other = 1; other < members; ++other) {
+      Range& range = ranges_[(member + other) % members];
+      while (range.take_last(&index)) body(member, index);
     }
   });
 }

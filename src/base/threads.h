@@ -51,11 +51,22 @@ class ThreadTeam {
   // Splits [0, count) into chunks of `grain` that members take in turn: body(begin, end).
   void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_t)> body);
 
+  // body(member, index) for every index of [0, count), count < 2^32. A member takes a range of neighbours in ascending
+  // order, so that what it reads is one long stream, and then single indices from the ends of the others' ranges.
+  void parallel_ranges(int64_t count, FunctionRef<void(int, int64_t)> body);
+
  private:
+  // What is left of a member's range: its beginning in the upper half, its end in the lower one.
+  struct alignas(64) Range {
+    std::atomic<uint64_t> left{0};
+    bool take_first(int64_t* index);
+    bool take_last(int64_t* index);
+  };
   void worker_loop(int member);
   void call(const FunctionRef<void(int, int)>& body, int member) noexcept;
   void stop();
 
+  std::vector<Range> ranges_;  // one a member
   std::vector<std::thread> workers_;
   const FunctionRef<void(int, int)>* body_ = nullptr;
   alignas(64) std::atomic<uint32_t> generation_{0};

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cassert>
 #include <cstring>
 #include <new>
@@ -322,9 +321,7 @@ void PackedLinear::forward(const LinearInput& x, const LinearOutput& y, ThreadTe
     for (int64_t job = 0; job < plan.jobs; ++job) run_job(plan, job, nullptr);
     return;
   }
-  team.parallel_for(plan.jobs, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t job = begin; job < end; ++job) run_job(plan, job, nullptr);
-  });
+  team.parallel_ranges(plan.jobs, [&](int, int64_t job) { run_job(plan, job, nullptr); });
 }
 
 void PackedLinear::forward_all(std::span<const LinearTask> tasks, ThreadTeam& team) {
@@ -355,29 +352,21 @@ void PackedLinear::forward_all(std::span<const LinearTask> tasks, ThreadTeam& te
     work += task.x.rows * linear.in_features_ * linear.panels_ * kPanelCols;
   }
   // The members' own copies of these thread_locals are empty: they read this thread's.
-  const auto run_jobs = [&tasks, &all = plans, &first = first_job](int64_t begin, int64_t end) {
-    size_t task = std::upper_bound(first.begin(), first.end(), begin) - first.begin() - 1;
-    for (int64_t job = begin; job < end; ++job) {
-      while (job >= first[task + 1]) ++task;
-      tasks[task].linear->run_job(all[task], job - first[task], nullptr);
-    }
+  const auto run_job_of_all = [&tasks, &all = plans, &first = first_job](int, int64_t job) {
+    const size_t task = std::upper_bound(first.begin(), first.end(), job) - first.begin() - 1;
+    tasks[task].linear->run_job(all[task], job - first[task], nullptr);
   };
-  if (work <= kSerialWork) return run_jobs(0, first_job.back());
-  team.parallel_for(first_job.back(), 1, run_jobs);
+  if (work > kSerialWork) return team.parallel_ranges(first_job.back(), run_job_of_all);
+  for (int64_t job = 0; job < first_job.back(); ++job) run_job_of_all(0, job);
 }
 
-// Every member takes its jobs in ascending order, so its own ties stay with the lower column.
 void PackedLinear::run_jobs_for_best(const Plan& plan, ThreadTeam& team) const {
   const int members = team.size();
   RowBest* const partial = reinterpret_cast<RowBest*>(
       thread_scratch(LinearScratch::best, members * plan.rows * sizeof(RowBest)));
   std::fill_n(partial, members * plan.rows, RowBest{});
-  std::atomic<int64_t> next{0};
-  team.run([&](int member, int) {
-    for (int64_t job; (job = next.fetch_add(1, std::memory_order_relaxed)) < plan.jobs;) {
-      run_job(plan, job, partial + member * plan.rows);
-    }
-  });
+  team.parallel_ranges(plan.jobs,
+                       [&](int member, int64_t job) { run_job(plan, job, partial + member * plan.rows); });
   for (int64_t r = 0; r < plan.rows; ++r) {
     RowBest best;
     for (int m = 0; m < members; ++m) {

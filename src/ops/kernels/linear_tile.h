@@ -176,10 +176,11 @@ WW_INLINE void learn_best(const FinishTile& t, int row) {
     top = vmax(v, top);  // a NaN on the left gives the right
   }
   const float value = vreduce_max(top);
-  if (!(value > t.best[row].value)) return;
+  RowBest& best = t.best[row];
+  if (!(value > best.value) && !(value == best.value && t.first_col < best.column)) return;
   int col = 0;
-  while (y[col] != value) ++col;
-  t.best[row] = {value, t.first_col + col};
+  while (col < t.cols && y[col] != value) ++col;
+  if (col < t.cols) best = {value, t.first_col + col};
 }
 
 WW_INLINE Vec load_columns(const float* x, int cols) {
