@@ -155,6 +155,10 @@ SNIPPETS = """
 {{ xs | first }} {{ xs | last }} {{ empty | first }}| {{ xs | length }} {{ s | length }} {{ d | count }} {{ s | first }} {{ d | first }} {{ d | last }}
 {{ xs | join(', ') }} {{ xs | join }} {{ rows | join('+', attribute='k') }} {{ s | join('.') }} {{ [none, true, 1.5] | join('|') }}
 {{ names | map('upper') | list }} {{ rows | map(attribute='k') | join }} {{ rows | map(attribute='q', default='-') | join }} {{ rows | map(attribute='in.z') | list }} {{ [' a '] | map('trim') | list }} {{ names | map('replace', 'a', 'z') | list }}
+{{ n | selectattr('type', 'equalto', 'x') | list | length }}{{ n | map('upper') | list }}{{ 0 | reject('odd') | list }}{{ false | rejectattr('k') | list }}{{ n | select | list }}{{ undefined_thing | map(attribute='k') | list }}
+{{ 5 | map('upper') | list }}
+{{ true | select | list }}
+{{ [[[1, 2], [3, 4]]].0.1.0 }} {{ rows.0.k }} {{ {'a': ['x', {'b': 7}]}.a.1.b }} {{ 1.5 }} {{ 10.25e2 }} {{ [[1, [2]]].0.1[0] }}
 {{ rows | selectattr('k', 'equalto', 'x') | map(attribute='v') | list }} {{ rows | rejectattr('k', '==', 'x') | list }} {{ xs | select('odd') | list }} {{ xs | reject('odd') | list }} {{ [0, 1, '', 'a', none] | select | list }} {{ rows | selectattr('q', 'defined') | list }} {{ rows | selectattr('q', 'undefined') | list | length }} {{ xs | select('gt', 1) | list }} {{ xs | select('in', [1, 2]) | list }}
 {{ d | items | list }} {{ undefined_thing | items | list }} {{ d | dictsort }} {{ d | dictsort(by='value', reverse=true) }} {{ d | dictsort(case_sensitive=true) }} {{ d | list }}
 {{ names | unique | list }} {{ [1, 1.0, true, 2] | unique | list }} {{ xs | min }} {{ xs | max }} {{ names | min }} {{ rows | max(attribute='v') }} {{ xs | sum }} {{ rows | sum(attribute='v', start=10) }} {{ empty | max }}|

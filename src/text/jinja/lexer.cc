@@ -231,13 +231,15 @@ class Lexer {
       }
     } else {
       digits();
-      if (end + 1 < source_.size() && source_[end] == '.' && digit(source_[end + 1])) {
+      // Behind a dot stands the index of an item: in rows.0.1 are two of them.
+      const bool index = at_ > 0 && source_[at_ - 1] == '.';
+      if (!index && end + 1 < source_.size() && source_[end] == '.' && digit(source_[end + 1])) {
         is_real = true;
         ++end;
         digits();
       }
       size_t exponent = end + 1;
-      if (end < source_.size() && (source_[end] | 0x20) == 'e') {
+      if (!index && end < source_.size() && (source_[end] | 0x20) == 'e') {
         if (exponent < source_.size() && (source_[exponent] == '+' || source_[exponent] == '-')) {
           ++exponent;
         }

@@ -112,18 +112,23 @@ CallArgs without_first(Args args, size_t count) {
   return rest;
 }
 
+// jinja2's lazy filters look at a value's truth before they walk over it, so that none and 0 have no items.
+std::vector<Value> items_if_any(Runtime& rt, const Value& v) {
+  return v.truthy() ? iterate(rt, v) : std::vector<Value>{};
+}
+
 Value map_filter(Runtime& rt, const Value& v, Args args) {
   std::vector<Value> out;
   if (args.positional.empty()) {
     Bound b(args, "map", {"attribute", "default"}, 1);
-    for (const Value& item : iterate(rt, v)) out.push_back(lookup(rt, item, b[0], b.given(1)));
+    for (const Value& item : items_if_any(rt, v)) out.push_back(lookup(rt, item, b[0], b.given(1)));
     return Value::list(std::move(out));
   }
   const std::string name = rt.str(args.positional[0]);
   FilterFunction filter = find_filter(name);
   if (filter == nullptr) throw Error("there is no filter named '" + name + "'");
   const CallArgs rest = without_first(args, 1);
-  for (const Value& item : iterate(rt, v)) {
+  for (const Value& item : items_if_any(rt, v)) {
     rt.charge(2);
     out.push_back(filter(rt, item, rest));
   }
@@ -143,7 +148,7 @@ Value select_filter(Runtime& rt, const Value& v, Args args) {
   }
   const CallArgs rest = test != nullptr ? without_first(args, skip + 1) : CallArgs{};
   std::vector<Value> out;
-  for (const Value& item : iterate(rt, v)) {
+  for (const Value& item : items_if_any(rt, v)) {
     const Value subject = by_attribute ? lookup(rt, item, args.positional[0], nullptr) : item;
     rt.charge(test != nullptr ? 2 : 0);
     const bool passes = test != nullptr ? test(rt, subject, rest) : subject.truthy();
