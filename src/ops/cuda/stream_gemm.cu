@@ -378,25 +378,10 @@ bool stream_gemm_takes(const GemmCall& call) {
 }
 
 StreamPlan stream_plan(const GemmCall& call) {
-  // A CTA's chunks of one row, weights and half as much for inputs, which come from the L2; what a split costs the
-  // kernel that adds up, in the same unit, from times of Llama-3.1-8B's GEMMs.
-  constexpr int64_t kSplitCost = 900;
-  const GpuLinear& linear = *call.linear;
   if (call.fused_glu) return {kGluTile, 1, 2, 4};
-  const int64_t chunks = (linear.in_features + kDepth - 1) / kDepth;
-  StreamPlan best;
-  int64_t best_cost = INT64_MAX;
-  for (int tile : {128, 192}) {
-    const int64_t tiles = (linear.out_features + tile - 1) / tile;
-    for (int splits = 1; splits <= kMostPartials; ++splits) {
-      const int64_t waves = (tiles * splits + num_sms() - 1) / num_sms();
-      const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + kStreamGemmRows / 2) + kSplitCost * splits;
-      if (cost >= best_cost) continue;
-      best_cost = cost;
-      best = {tile, splits, splits <= 2 ? 2 : 1, tile == 128 ? 6 : 4};
-    }
-  }
-  return best;
+  constexpr int kTiles[] = {128, 192};
+  const auto [tile, splits] = cheapest_split(*call.linear, kTiles, kDepth, kStreamGemmRows, num_sms());
+  return {tile, splits, splits <= 2 ? 2 : 1, tile == 128 ? 6 : 4};
 }
 
 void stream_gemm(const GemmCall& call, const StreamPlan& plan, float* partials, Stream stream) {

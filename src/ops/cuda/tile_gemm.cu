@@ -294,26 +294,10 @@ bool tile_gemm_pays(const GemmCall& call) {
 }
 
 TilePlan tile_plan(const GemmCall& call) {
-  // A CTA's chunks of one row, weights and half as many inputs; what a split costs, here and in the kernel that
-  // adds up, in the same unit, from times of Llama-3.1-8B's GEMMs.
-  constexpr int64_t kSplitCost = 900;
   if (call.fused_glu) return {kGluTile, 1, 1, 4};
-  const GpuLinear& linear = *call.linear;
-  const int64_t chunks = (linear.in_features + kDepth - 1) / kDepth;
-  const int64_t places = num_sms();
-  TilePlan best;
-  int64_t best_cost = INT64_MAX;
-  for (int tile : {96, 128, 192, 256}) {
-    const int64_t tiles = (linear.out_features + tile - 1) / tile;
-    for (int splits = 1; splits <= kMostPartials; ++splits) {
-      const int64_t waves = (tiles * splits + places - 1) / places;
-      const int64_t cost = waves * ((chunks + splits - 1) / splits) * (tile + kRows / 2) + kSplitCost * splits;
-      if (cost >= best_cost) continue;
-      best_cost = cost;
-      best = {tile, splits, tile < 192 && splits < 4 ? 2 : 1, tile < 192 ? 6 : tile == 192 ? 4 : 3};
-    }
-  }
-  return best;
+  constexpr int kTiles[] = {96, 128, 192, 256};
+  const auto [tile, splits] = cheapest_split(*call.linear, kTiles, kDepth, kRows, num_sms());
+  return {tile, splits, tile < 192 && splits < 4 ? 2 : 1, tile < 192 ? 6 : tile == 192 ? 4 : 3};
 }
 
 void tile_gemm(const GemmCall& call, const TilePlan& plan, float* partials, Stream stream) {
