@@ -134,12 +134,7 @@ class PromptConv {
   WW_DEVICE void write_checkpoints(int request, int begin, int end) const {
     const LinearAttnBatch& batch = p_.linear.batch;
     const int last = batch.checkpoint_indptr[request + 1];
-    int next = batch.checkpoint_indptr[request];
-    for (int high = last; next < high;) {
-      const int middle = (next + high) / 2;
-      if (batch.checkpoint_tokens[middle] <= begin) next = middle + 1;
-      else high = middle;
-    }
+    int next = first_checkpoint(batch, request, begin, last);
     for (; next < last && batch.checkpoint_tokens[next] <= end; ++next) {
       write_state(batch.checkpoint_slots[next], batch.checkpoint_tokens[next]);
     }

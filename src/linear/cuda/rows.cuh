@@ -27,6 +27,17 @@ WW_DEVICE bool find_rows(const LinearParams& p, int index, Chunk& rows) {
   return true;
 }
 
+// The first checkpoint of a request after more than `begin` tokens; `last`: where the request's end.
+WW_DEVICE int first_checkpoint(const LinearAttnBatch& batch, int request, int begin, int last) {
+  int next = batch.checkpoint_indptr[request];
+  for (int high = last; next < high;) {
+    const int middle = (next + high) / 2;
+    if (batch.checkpoint_tokens[middle] <= begin) next = middle + 1;
+    else high = middle;
+  }
+  return next;
+}
+
 // A convolution without gates: what stands at (row, channel) of its inputs and outputs is multiplied by nothing.
 struct NoGates {
   WW_DEVICE float in(float x, int64_t, int) const { return x; }
@@ -166,12 +177,7 @@ class ConvChannel {
   // Those after more than `begin` tokens and at most `end`.
   WW_DEVICE void write_checkpoints(int begin, int end) const {
     const int last = batch_.checkpoint_indptr[request_ + 1];
-    int next = batch_.checkpoint_indptr[request_];
-    for (int high = last; next < high;) {
-      const int middle = (next + high) / 2;
-      if (batch_.checkpoint_tokens[middle] <= begin) next = middle + 1;
-      else high = middle;
-    }
+    int next = first_checkpoint(batch_, request_, begin, last);
     for (; next < last && batch_.checkpoint_tokens[next] <= end; ++next) {
       write_state(batch_.checkpoint_slots[next], batch_.checkpoint_tokens[next]);
     }
