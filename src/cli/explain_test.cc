@@ -317,6 +317,33 @@ TEST(Explain, NamesLayersThatTheConfigurationLeavesOut) {
             std::string::npos) << found.json["notes"];
 }
 
+// Notes on a golden model whose configuration has other values.
+nlohmann::json notes_with(const std::string& family, const nlohmann::json& changes) {
+  const TemporaryFolder folder;
+  const fs::path model = folder.path() / "model";
+  fs::copy("tests/golden/families/" + family, model);
+  auto config = nlohmann::json::parse(std::ifstream(model / "config.json"));
+  config.update(changes);
+  std::ofstream(model / "config.json") << config;
+  return explain_json({"--model-path", model}).json["notes"];
+}
+
+TEST(Explain, NamesTensorsThatTheModelWouldNotRead) {
+  EXPECT_EQ(notes_with("qwen2", {}), nlohmann::json::array());
+  const nlohmann::json notes = notes_with("qwen2", {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}});
+  ASSERT_EQ(notes.size(), 1u) << notes;
+  EXPECT_NE(notes[0].get<std::string>().find("6 tensors are in the weights and not used by LlamaForCausalLM: "
+                                             "model.layers.0.self_attn.k_proj.bias"),
+            std::string::npos) << notes;
+}
+
+TEST(Explain, NamesTensorsThatServeWouldMiss) {
+  const nlohmann::json notes = notes_with("llama", {{"num_hidden_layers", 3}});
+  ASSERT_EQ(notes.size(), 1u) << notes;
+  EXPECT_TRUE(notes[0].get<std::string>().starts_with(
+      "serve would stop while it reads the weights: tensor model.layers.2.")) << notes;
+}
+
 TEST(Explain, AllSpellingsOfAnIntelGpu) {
   for (const char* name : {"intel-gpu", "intel_xpu", "intel-xpu"}) {
     EXPECT_EQ(explain_json({"--hardware", name}).json["hardware"]["arch"], "Intel GPU") << name;

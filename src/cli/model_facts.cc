@@ -12,6 +12,7 @@
 #include "cli/model_search.h"
 #include "engine/engine_impl.h"
 #include "flags/nearest_name.h"
+#include "model/unread_tensors.h"
 #include "model/unread_weights.h"
 
 namespace warpweave {
@@ -153,10 +154,16 @@ const std::vector<KnownModel>& known_models() {
   return models;
 }
 
-void note_layers_beyond(const WeightSource& weights, ModelDescription& out) {
-  if (std::string line = layers_beyond_line(weights.unread(), *out.config); !line.empty()) {
-    out.notes.push_back(std::move(line));
+// Tensors that the model would leave unread, or why it cannot be built of those that there are.
+void note_tensors(const std::shared_ptr<WeightSource>& weights, ModelDescription& out) {
+  const std::string beyond = layers_beyond_line(weights->unread(), *out.config);
+  const Result<std::vector<std::string>> unread = unread_tensors(*out.config, weights);
+  if (unread.ok()) {
+    for (std::string& line : unread_weights_lines(*unread, *out.config)) out.notes.push_back(std::move(line));
+    return;
   }
+  if (!beyond.empty()) out.notes.push_back(beyond);
+  out.notes.push_back("serve would stop while it reads the weights: " + unread.status().message());
 }
 
 // A GGUF file, as serving reads it.
@@ -168,7 +175,7 @@ Status read_file_model(ServerArgs args, const std::string& path, ModelDescriptio
   out.eos_token_ids = bundle.eos_token_ids;
   out.weights = std::move(bundle.weights);
   out.config = std::move(bundle.config);
-  note_layers_beyond(*out.weights, out);
+  if (args.load_format != "dummy") note_tensors(out.weights, out);
   return {};
 }
 
@@ -261,11 +268,11 @@ std::vector<std::string> known_model_names() {
 
 namespace {
 
-// What their names alone tell; a folder without weights is explained all the same.
+// What names, types and shapes alone tell; a folder without weights is explained all the same.
 void look_at_weights(const std::string& folder, ModelDescription& out) {
-  auto weights = open_safetensors(folder);
+  auto weights = open_folder_weights(folder, *out.config);
   if (!weights.ok()) return;
-  note_layers_beyond(**weights, out);
+  if (out.config->quant_method.empty() || out.config->quant_method == "fp8") note_tensors(*weights, out);
   if (out.config->quant_method == "mxfp4") out.weights = *std::move(weights);
 }
 

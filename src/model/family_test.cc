@@ -11,6 +11,7 @@
 #include "model/families/family.h"
 #include "model/testing/max_difference.h"
 #include "model/testing/paged_run.h"
+#include "model/unread_tensors.h"
 #include "model/unread_weights.h"
 
 namespace warpweave {
@@ -98,6 +99,13 @@ TEST_P(FamilyTest, NoTensorIsLeftUnread) {
   auto run = open_or_fail(model_path(GetParam()));
   ASSERT_NE(run, nullptr);
   EXPECT_EQ(unread_weights_lines(run->bundle().weights->unread(), run->config()), std::vector<std::string>());
+  ModelBundleOptions options;
+  options.skip_tokenizer = true;
+  const auto before_reading = open_model_bundle(model_path(GetParam()), options);
+  ASSERT_TRUE(before_reading.ok()) << before_reading.status().message();
+  const auto unread = unread_tensors(before_reading->config, before_reading->weights);
+  ASSERT_TRUE(unread.ok()) << unread.status().message();
+  EXPECT_EQ(*unread, run->bundle().weights->unread());
 }
 
 // Logits of some rows only take the shortcut of the last layer: the same numbers, bit for bit.

@@ -33,13 +33,7 @@ class GgufSource : public WeightSource {
   }
 
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
-    TensorView view = lookup(name);
-    if (view.data == nullptr) return Status::data_loss("tensor " + std::string(name) + " is not in the GGUF file");
-    WW_RETURN_IF_ERROR(check_shape(name, view, shape));
-    {
-      std::lock_guard lock(mutex_);
-      read_.insert(view.data);
-    }
+    WW_ASSIGN_OR_RETURN(TensorView view, stored(name, shape));
     if (arch_.permuted_qk && name.find("self_attn.q_proj") != name.npos) view = unpermuted(view, num_q_heads_);
     if (arch_.permuted_qk && name.find("self_attn.k_proj") != name.npos) view = unpermuted(view, num_kv_heads_);
     if (arch_.norms_plus_one && name.find("norm") != name.npos && view.dtype == DType::f32) {
@@ -47,6 +41,12 @@ class GgufSource : public WeightSource {
     }
     if (name.ends_with(kDecay)) return changed(view, [](float value) { return std::log(-value); });
     return stored_dtype(view.dtype) == view.dtype ? view : repacked(view);
+  }
+
+  Result<TensorView> look(std::string_view name, std::span<const int64_t> shape) const override {
+    WW_ASSIGN_OR_RETURN(TensorView view, stored(name, shape));
+    view.dtype = dtype(name);
+    return view;
   }
 
   void release(const TensorView& view) const override {
@@ -111,6 +111,16 @@ class GgufSource : public WeightSource {
     view.rank = 2;
     view.shape = {it->second.shape[1], it->second.shape[2]};
     view.data = static_cast<const std::byte*>(it->second.data) + expert * view.size_bytes();
+    return view;
+  }
+
+  // As the file has it, counted as read.
+  Result<TensorView> stored(std::string_view name, std::span<const int64_t> shape) const {
+    const TensorView view = lookup(name);
+    if (view.data == nullptr) return Status::data_loss("tensor " + std::string(name) + " is not in the GGUF file");
+    WW_RETURN_IF_ERROR(check_shape(name, view, shape));
+    std::lock_guard lock(mutex_);
+    read_.insert(view.data);
     return view;
   }
 

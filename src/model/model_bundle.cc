@@ -157,6 +157,13 @@ Status check_weight_format(const ModelConfig& config, const ModelBundleOptions& 
   return {};
 }
 
+Result<std::shared_ptr<WeightSource>> open_folder_weights(const std::string& folder, const ModelConfig& config) {
+  WW_ASSIGN_OR_RETURN(std::shared_ptr<WeightSource> weights, open_safetensors(folder));
+  weights = weights_of_floats(std::move(weights), config.quant_method == "fp8");
+  if (config.encoder) return encoder_weight_names(std::move(weights), config.architecture);
+  return with_model_prefix(language_model_weights(std::move(weights)));
+}
+
 Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundleOptions& options) {
   if (!path_exists(path)) {
     return Status::not_found("--model-path '" + path + "' does not exist; give a model folder or a .gguf file",
@@ -188,10 +195,7 @@ Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundle
   if (options.load_format == "dummy") {
     out.weights = make_dummy_weights(options.dummy_dtype, options.dummy_seed);
   } else {
-    WW_ASSIGN_OR_RETURN(out.weights, open_safetensors(path));
-    out.weights = weights_of_floats(std::move(out.weights), out.config.quant_method == "fp8");
-    out.weights = out.config.encoder ? encoder_weight_names(std::move(out.weights), out.config.architecture)
-                                     : with_model_prefix(language_model_weights(std::move(out.weights)));
+    WW_ASSIGN_OR_RETURN(out.weights, open_folder_weights(path, out.config));
   }
   WW_RETURN_IF_ERROR(open_quantized(path, options, out));
   WW_ASSIGN_OR_RETURN(out.pooling, read_pooling_config(path));

@@ -34,6 +34,9 @@ struct ModelBundle {
 
 Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundleOptions& options);
 
+// The safetensors of `folder` by the names that the decoder's builder asks for; 8-bit ones as they are stored.
+Result<std::shared_ptr<WeightSource>> open_folder_weights(const std::string& folder, const ModelConfig& config);
+
 // The checks of open_model_bundle that need no weights, for who has a config.json alone.
 // parse_config_json, after a look at the family: of one that is not served nothing else is said.
 Result<ModelConfig> read_served_config(std::string_view config_json);

@@ -29,8 +29,21 @@ class FloatWeights final : public RenamedWeights {
   FloatWeights(std::shared_ptr<WeightSource> source, bool fp8) : RenamedWeights(std::move(source)), fp8_(fp8) {}
 
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
-    WW_ASSIGN_OR_RETURN(TensorView view, source().find(name, shape));
-    switch (view.dtype) {
+    return of_floats(name, source().find(name, shape));
+  }
+  Result<TensorView> look(std::string_view name, std::span<const int64_t> shape) const override {
+    return of_floats(name, source().look(name, shape));
+  }
+
+ protected:
+  std::string renamed(std::string_view name) const override { return std::string(name); }
+
+ private:
+  static constexpr std::string_view kIntegers = "d2t";
+
+  Result<TensorView> of_floats(std::string_view name, Result<TensorView> view) const {
+    if (!view.ok()) return view;
+    switch (view->dtype) {
       case DType::i8:
       case DType::u8:
       case DType::i32:
@@ -44,17 +57,12 @@ class FloatWeights final : public RenamedWeights {
       default: return view;
     }
     return Status::data_loss(
-        "tensor " + std::string(name) + " is of the type " + std::string(dtype_info(view.dtype).name) +
+        "tensor " + std::string(name) + " is of the type " + std::string(dtype_info(view->dtype).name) +
             "; weights are read as F32, F16 and BF16, and as floats of 8 bits where quantization_config of config.json "
             "says quant_method fp8",
         std::string(name));
   }
 
- protected:
-  std::string renamed(std::string_view name) const override { return std::string(name); }
-
- private:
-  static constexpr std::string_view kIntegers = "d2t";
   const bool fp8_;
 };
 

@@ -23,6 +23,9 @@ class RenamedWeights : public WeightSource {
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
     return source_->find(renamed(name), shape);
   }
+  Result<TensorView> look(std::string_view name, std::span<const int64_t> shape) const override {
+    return source_->look(renamed(name), shape);
+  }
   bool has_fp8(std::string_view name) const override { return source_->has_fp8(renamed(name)); }
   Result<Fp8Matrix> find_fp8(std::string_view name, std::span<const int64_t> shape) const override {
     return source_->find_fp8(renamed(name), shape);

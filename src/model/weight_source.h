@@ -36,6 +36,10 @@ class WeightSource {
   virtual DType dtype(std::string_view name) const = 0;  // f32 when there is no such tensor
   // `data_loss`, naming the tensor, when it is missing or has another shape.
   virtual Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const = 0;
+  // As find(), for dtype and shape alone: the tensor counts as found, nothing is converted, `data` is not to be read.
+  virtual Result<TensorView> look(std::string_view name, std::span<const int64_t> shape) const {
+    return find(name, shape);
+  }
   // Whether find_fp8() gives the matrix in 8 bits (find() gives it widened). Codes are e4m3; release()
   // takes their view.
   virtual bool has_fp8(std::string_view) const { return false; }
