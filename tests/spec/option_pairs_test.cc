@@ -1,11 +1,12 @@
 // Every pair of request options, on every kind of attention backend, with and without speculation, in one crowd: each
 // request gets its answer, each option keeps what it promises beside any other, and the engine serves on. With
-// speculation each text is the one without.
+// speculation each text is the one without, but where a draw lies on the border between two tokens (draw_border.h).
 #include <cmath>
 #include <functional>
 
 #include "ask_tale.h"
 #include "base/testing/temporary_folder.h"
+#include "draw_border.h"
 #include "lora/testing/random_adapter.h"
 #include "model/model_bundle.h"
 
@@ -13,6 +14,7 @@ namespace warpweave::speculation {
 namespace {
 
 constexpr int kTokens = 8;
+constexpr int kMostAtBorders = 3;  // of some 400 draws among 4096 tokens, of which any may lie at one
 constexpr int32_t kCommonToken = 262;
 constexpr const char* kAdapter = "adapter";
 
@@ -179,11 +181,18 @@ TEST_P(OptionPairs, AreAllAnsweredAndKeepWhatTheyPromise) {
   if (speculates) {
     ServedModel plain = serve(args(false));
     const std::vector<Option> without = options(plain);
-    const std::vector<Answer> expected = ask(plain, all_pairs(without).requests);
+    const std::vector<GenerateRequest> asked = all_pairs(without).requests;
+    const std::vector<Answer> expected = ask(plain, asked);
+    int at_borders = 0;
     for (size_t i = 0; i < answers.size(); ++i) {
+      if (answers[i].ids != expected[i].ids && part_at_a_border(plain, asked[i], answers[i].ids, expected[i].ids)) {
+        ++at_borders;
+        continue;
+      }
       EXPECT_EQ(answers[i].ids, expected[i].ids) << pairs[i].first->name << ", " << pairs[i].second->name;
       EXPECT_EQ(answers[i].text, expected[i].text) << pairs[i].first->name << ", " << pairs[i].second->name;
     }
+    EXPECT_LE(at_borders, kMostAtBorders);
     // Beside prompts nothing is checked, and there are prompts in most steps then.
     if (!GetParam().mixed) {
 #ifdef WW_TEST_ON_GPU  // NGRAM learns from texts that are done, and where more run at a time fewer are.
@@ -228,6 +237,69 @@ TEST_P(OptionPairs, AbortedOnesLeaveTheOthersAlone) {
     }
     EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
   }
+}
+
+// The border between 428 and 429, at which the sixth draw of this request lies, and what lies at none.
+GenerateRequest request_at_a_border() {
+  const std::vector<Ids> prompts = golden_prompts();
+  GenerateRequest request;
+  request.rid = "46";
+  request.input_ids = prompts[46 % prompts.size()];
+  request.sampling.seed = 46;
+  request.sampling.temperature = 1.5f;
+  request.sampling.max_new_tokens = kTokens;
+  return request;
+}
+
+TEST(DrawBorders, PartTwoTokensAndHideNoFault) {
+  if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  ServerArgs args;
+  args.threads = 1;
+  ServedModel served = serve(args);
+  const GenerateRequest request = request_at_a_border();
+  Ids written;
+  const auto rows = rows_of(served, request, &written);
+  ASSERT_GT(written.size(), 5u);
+  ASSERT_TRUE(written[5] == 428 || written[5] == 429) << written[5];
+  Ids other = written;
+  other[5] = written[5] == 428 ? 429 : 428;
+  EXPECT_TRUE(part_at_a_border(served, request, other, written));
+  other[5] = 427;  // less than a step of 1e-4 away
+  EXPECT_FALSE(part_at_a_border(served, request, other, written));
+  EXPECT_FALSE(part_at_a_border(served, request, {written.begin(), written.begin() + 5}, written));
+  // Drawn by another place's number, as if a step counted its rows wrong.
+  RowScratch scratch;
+  int faults = 0;
+  for (size_t k = 0; k < written.size(); ++k) {
+    other = written;
+    const double draw = uniform_draw(*request.sampling.seed, request.input_ids.size() + k + 1);
+    other[k] = sample_row(rows[k], request.sampling, draw, scratch);
+    if (other[k] == written[k]) continue;
+    ++faults;
+    EXPECT_FALSE(part_at_a_border(served, request, other, written)) << "token " << k;
+  }
+  EXPECT_GT(faults, 4);
+}
+
+// Rows of steps of one request, of a crowd, and of a prompt.
+TEST(DrawBorders, MoveByLessThanRounding) {
+  if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  ServerArgs args;
+  args.threads = 1;
+  ServedModel served = serve(args);
+  const GenerateRequest request = request_at_a_border();
+  Ids written;
+  const auto alone = rows_of(served, request, &written);
+  double most = 0;
+  for (size_t k = 1; k < alone.size(); ++k) {  // as the last token of a prompt
+    GenerateRequest prompt = request;
+    prompt.rid = "as prompt " + std::to_string(k);
+    prompt.input_ids.insert(prompt.input_ids.end(), written.begin(), written.begin() + static_cast<std::ptrdiff_t>(k));
+    prompt.sampling.max_new_tokens = 1;
+    most = std::max(most, most_moved(rows_of(served, prompt).at(0), alone[k], request.sampling.temperature));
+  }
+  std::printf("sums of probabilities moved by up to %.2e\n", most);
+  EXPECT_LT(most, kDrawRounding);
 }
 
 std::string name_of(const testing::TestParamInfo<Setting>& info) {
