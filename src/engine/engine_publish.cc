@@ -5,18 +5,22 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/prefetch.h"
 #include "engine/engine_core.h"
 
 namespace warpweave {
 
 // What the next step depends on.
 void EngineCore::commit(DeviceStep& device_step) {
-  grammar_masks_.wake();  // all tokens of the step are sampled
+  if (live_grammars_ > 0) grammar_masks_.wake();  // all tokens of the step are sampled
+  const std::vector<StepRow>& rows = device_step.step->rows;
+  for (const StepRow& row : rows) prefetch(static_cast<const LiveRequest*>(row.user));
   last_overhead_us_ = device_step.overhead_us;
   count_step(device_step);
   count_proposals(device_step);
   request_ended_ = false;
   keep_prompt_rows(device_step);
+  for (const StepRow& row : rows) prefetch_end(static_cast<const LiveRequest*>(row.user)->output_ids);
   if (running_ == nullptr) idle_since_ = device_step.ended_at;
   events_ = scheduler_->commit(*device_step.step, device_step.sampled_ids, device_step.sampled_begin);
   for (const StepEvent& event : events_) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/prefetch.h"
 #include "device/cuda/copy.h"
 #include "engine/gpu_runner.h"
 #include "ops/elementwise.h"
@@ -96,6 +97,8 @@ Status GpuRunner::observe(const DeviceStep& step, const Flight& flight) {
 // With proposals every row of logits has its token: each request takes its own as far as they agree.
 Status GpuRunner::take_verified(DeviceStep& step, const Flight& flight) {
   const int32_t* const sampled = flight.sampled.as<int32_t>();
+  for (const SampleRow& row : step.sample_rows) prefetch(row.state);
+  for (const DraftRow& row : step.draft_rows) prefetch(row.state);
   std::vector<SampledRow> chosen;
   walk_.start(step);
   while (!walk_.slots().empty()) {

@@ -2,10 +2,17 @@
 
 #include <algorithm>
 
+#include "base/prefetch.h"
+
 namespace warpweave {
 
 void VerifyWalk::start(const DeviceStep& step) {
   paths_.resize(step.sample_rows.size());
+  for (const Proposal& proposal : step.proposals) prefetch_all(proposal.tokens);
+  for (const Path& path : paths_) {
+    prefetch_all(path.nodes);
+    prefetch_all(path.tokens);
+  }
   for (Path& path : paths_) {
     path.node = 0;
     path.nodes.clear();
@@ -23,7 +30,10 @@ void VerifyWalk::start(const DeviceStep& step) {
     path.first_row = batch.logits_rows[path.first_logits_row];
     path.nodes.push_back(0);
   }
-  for (size_t slot = 0; slot < paths_.size(); ++slot) active_.push_back(static_cast<int>(slot));
+  for (size_t slot = 0; slot < paths_.size(); ++slot) {
+    active_.push_back(static_cast<int>(slot));
+    prefetch_all(paths_[slot].state->end_ids());
+  }
 }
 
 void VerifyWalk::advance(std::span<SampledRow> sampled) {
