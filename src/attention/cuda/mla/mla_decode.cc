@@ -84,10 +84,10 @@ cudaError_t launch_mla_plan(const MlaLayout& layout, const MlaParams& p, void* w
   input.decode_q_len = p.max_q_len;
   input.causal = p.causal;
   // Measured on an H200, where a tile takes 1.1 us when there are few (docs/gpu-tuning.md).
-  constexpr int kMergedPiecesATile = 20;  // of all rows
+  constexpr int kMergedPiecesATile = 20;  // of 64 rows
   input.segment_tiles = 3;
   input.merge_tiles = 1;
-  input.merged_pieces_a_tile = kMergedPiecesATile * layout.tile_rows /
+  input.merged_pieces_a_tile = kMergedPiecesATile * kWgmmaTileRows /
                                std::min(layout.tile_rows, p.max_q_len * p.num_heads);
   auto* const workers = static_cast<DecodeWorker*>(workspace);
   if (layout.whole_pairs) return launch_whole_pairs_plan(input, workers, layout.num_workers, stream);

@@ -26,6 +26,7 @@
 #include "attention/cuda/pool_map.h"
 #include "device/cuda/kernel_launch.h"
 #include "device/cuda/shared_memory_limit.h"
+#include "device/cuda/tensor_map.h"
 
 namespace warpweave::cuda {
 
@@ -73,6 +74,17 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   }
 }
 
+// The pool as [page][1][token in page][576]. What stands beside a box's 128 bytes of a token belongs to a later box:
+// brought along, it leaves the L2 before it is asked for.
+inline cudaError_t make_mla_pool_map(CUtensorMap* map, const MlaParams& p, int box_tokens) {
+  constexpr cuuint64_t kPages = 1ull << 28;  // page tables name only pages that exist
+  const TensorShape shape = {.dims = {kMlaDim, static_cast<cuuint64_t>(p.page_size), 1, kPages},
+                             .strides_bytes = {static_cast<cuuint64_t>(p.token_stride_bytes), kMlaDim * 2,
+                                               static_cast<cuuint64_t>(p.page_stride_bytes)},
+                             .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B};
+  return make_tensor_map(map, p.kv, shape, box_tokens);
+}
+
 template <class C>
 cudaError_t launch_sm90_mla(const MlaParams& p, const SplitWork& work, cudaStream_t stream) {
   static SharedMemoryLimit limit;
@@ -83,14 +95,7 @@ cudaError_t launch_sm90_mla(const MlaParams& p, const SplitWork& work, cudaStrea
   int box_tokens = 0;
   if constexpr (C::kBoxes) {
     box_tokens = box_tokens_of(p.page_size, C::kPaired ? 32 : 64);
-    AttentionParams pool;
-    pool.page_size = p.page_size;
-    pool.num_kv_heads = 1;
-    pool.page_stride = p.page_stride_bytes / 2;
-    pool.token_stride = p.token_stride_bytes / 2;
-    pool.head_stride = kMlaDim;
-    const cudaError_t error = make_pool_map(&map, p.kv, pool, kMlaDim, box_tokens);
-    if (error != cudaSuccess) return error;
+    if (const cudaError_t error = make_mla_pool_map(&map, p, box_tokens); error != cudaSuccess) return error;
   }
   const LaunchShape shape = {.grid = static_cast<unsigned>(work.num_workers), .block = C::kThreads,
                              .shared_bytes = C::kSmemBytes, .stream = stream, .cluster = C::kPaired ? 2u : 1u};
