@@ -8,6 +8,7 @@ namespace {
 constexpr double kMargin =
     1.1;  // over a guess's price, for the likeliest of many uncertain ones seem likelier than they are
 constexpr int kSleepersBelieved = 2;                               // requests in a row, then others need no trials
+constexpr int kMostHalvings = 3;                                   // of the share of time that scouts get
 constexpr int kPlainSteps = 4;                                     // measured before anything is tried
 constexpr int kPlainStepsKnown = 8;                                // then plain(n) is taken for known
 
@@ -80,12 +81,13 @@ void AdaptiveLength::wake(std::span<LengthState* const> states) {
   }
   const double trial_us =
       costs.keep.value + costs.wait.value + passes(1) * level_us(costs) + costs.guess.value;
-  const double trials_us = kTrials * trial_us;
+  const double trials_us = kTrials * trial_us * (1 << std::min(costs.vain_scouts, kMostHalvings));
   if (!all_sleep || costs.since_scout * costs.plain.value * kTrialShare < trials_us) return;
   LengthState& scout = *states[costs.scouts++ % states.size()];
   wake(scout);
   scout.scout = true;
   costs.since_scout = 0;
+  ++costs.vain_scouts;  // until guesses are planned
 }
 
 // Guesses that each gain more than they cost, at `guess_price` tokens.
@@ -181,7 +183,7 @@ void AdaptiveLength::plan(std::span<LengthState* const> states, int requests, in
       state->trials_left = kTrials;
       state->guessed = true;
       if (costs.believed_vain()) ++costs.epoch;
-      costs.slept = 0;
+      costs.slept = costs.vain_scouts = 0;
     }
   }
 }

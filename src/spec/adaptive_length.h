@@ -16,8 +16,9 @@
 //   guessed before with fewer beside them stay awake for kTrials steps, and those that come then sleep from the start.
 //   So what does not pay costs little.
 // - Waking: one that sleeps wakes where n became one with which guesses may pay. Where all sleep, one of them is woken
-//   as a scout whenever kTrialShare of the time since the last would pay its trials; if it finds that guesses pay, all
-//   wake. The draft model sees nothing of what it did not follow (Drafter).
+//   as a scout whenever kTrialShare of the time since the last would pay its trials, half as much after each scout that
+//   found nothing, down to an eighth; if one finds that guesses pay, all wake. The draft model sees nothing of what it
+//   did not follow (Drafter).
 // - Proof: where kProofSteps steps with planned guesses gave fewer tokens a second than plain(n) promises, nothing is
 //   planned at this n for kDoubtSteps steps, whatever the means say.
 // - One step in kEarlyRefreshSteps goes without guesses, to measure plain(n), later one in kRefreshSteps.
@@ -66,6 +67,7 @@ class AdaptiveLength : public LengthPlanner {
     int epoch = 0;                   // how often it was found that guesses pay after all
     int since_scout = 0;             // steps since one was woken that was to try although all slept
     int scouts = 0;
+    int vain_scouts = 0;             // in a row
     bool believed_vain() const;
   };
   Costs& costs_of(int requests) { return costs_[cost_bucket(requests)]; }
