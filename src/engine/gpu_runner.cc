@@ -101,7 +101,8 @@ Status GpuRunner::reserve() {
   const int groups = parts_.cache->shape().num_groups();
   const size_t samples = requests * (1 + options_.max_proposals);
   const int mask_words = options_.max_proposals > 0 ? (options_.max_proposals + 32) / 32 : 0;
-  StepShape largest = shape_of(options_.max_tokens, options_.max_requests, options_.max_tokens, static_cast<int>(samples));
+  StepShape largest =
+      shape_of(options_.max_tokens, options_.max_requests, options_.max_tokens, static_cast<int>(samples));
   largest.mask_words = mask_words;
   largest.proposals = options_.max_proposals > 0;
   largest.max_adapters = options_.max_adapters;
@@ -178,8 +179,8 @@ void GpuRunner::wait(DeviceStep* step) {
   }
 }
 
-// Counts must include every token before they are used or replaced. The draft model is shown the step before while the page
-// tables are still that step's, and recurrent states are committed with its arrays.
+// Counts must include every token before they are used or replaced. The draft model is shown the step before while the
+// page tables are still that step's, and recurrent states are committed with its arrays.
 bool GpuRunner::waits_for_others(const DeviceStep& step) const {
   if (samples_on_host(step) || !step.resumed.empty()) return true;
   if (parts_.drafter != nullptr && !step.proposals.empty()) return true;
@@ -312,9 +313,15 @@ Status GpuRunner::run_model(const ForwardBatch& batch, const StepShape& shape, f
   const int32_t* const rope_positions =
       shape.placed ? device_array<int32_t>(arrays_, shape.rope_positions()) : nullptr;
   const GpuFutureTokens futures = {device_array<int32_t>(arrays_, shape.futures()), sampled_.as<int32_t>()};
-  return parts_.model->forward({.batch = batch, .cache = *parts_.cache, .attention = *parts_.attention, .futures = futures,
-                                .logits = logits, .keep_hidden = extras.keeps_hidden, .inputs = extras.inputs,
-                                .states = parts_.states.get(), .tree_parents = tree_parents(shape),
+  return parts_.model->forward({.batch = batch,
+                                .cache = *parts_.cache,
+                                .attention = *parts_.attention,
+                                .futures = futures,
+                                .logits = logits,
+                                .keep_hidden = extras.keeps_hidden,
+                                .inputs = extras.inputs,
+                                .states = parts_.states.get(),
+                                .tree_parents = tree_parents(shape),
                                 .rope_positions = rope_positions});
 }
 
@@ -337,7 +344,8 @@ Status GpuRunner::forward(const ForwardBatch& batch, const StepShape& shape, flo
 GpuRunner::GraphShape GpuRunner::graph_shape_for(const DeviceStep& step) const {
   const ForwardBatch& batch = step.builder.batch();
   const bool verifies = batch.mode == ForwardMode::target_verify && parts_.attention->captures_verification();
-  if ((batch.mode != ForwardMode::decode && !verifies) || static_cast<int>(batch.logits_rows.size()) != batch.num_tokens ||
+  if ((batch.mode != ForwardMode::decode && !verifies) ||
+      static_cast<int>(batch.logits_rows.size()) != batch.num_tokens ||
       batch.num_tokens != batch.num_reqs * batch.max_q_len || !step.inputs.empty()) {
     return {};
   }

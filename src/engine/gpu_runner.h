@@ -195,7 +195,7 @@ class GpuRunner : public DeviceRunner {
   std::vector<TableRow> table_rows_;
   DeviceBuffer sampled_;              // [max_samples] by sample slot; with proposals by logits row, then their ids
   DeviceBuffer logits_;               // [max_requests, vocab]
-  DeviceBuffer accepted_;             // [max_requests] with recurrent layers and proposals: the last accepted node of each
+  DeviceBuffer accepted_;  // [max_requests] with recurrent layers and proposals: the last accepted node of each
   PinnedBuffer host_accepted_;
   DeviceBuffer large_logits_;         // for steps that want more rows (prompt logprobs, proposals)
   std::map<GraphShape, CudaGraphExec> graphs_;  // null: could not be captured

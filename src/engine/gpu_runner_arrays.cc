@@ -89,7 +89,8 @@ void GpuRunner::fill_arrays(const DeviceStep* step, const StepShape& shape, std:
   if (step == nullptr) {  // a trial: equal rows would draw less power than real ones, and run faster
     for (int i = 0; i < shape.tokens; ++i) input_ids[i] = i % parts_.model->config().vocab_size;
   }
-  if (step == nullptr && shape.requests == 1 && shape.tokens > 1 && !shape.proposals) {  // a prefill: sees page 0 again and again
+  // A prefill: sees page 0 again and again.
+  if (step == nullptr && shape.requests == 1 && shape.tokens > 1 && !shape.proposals) {
     kv_lens[0] = shape.tokens;
   }
   if (shape.states) fill_states(built, shape, block);
@@ -138,9 +139,11 @@ void GpuRunner::fill_lora(const ForwardBatch& built, const StepShape& shape, std
   lora_slots_.assign(shape.tokens + shape.logits_rows, -1);
   for (size_t r = 0; r < built.adapters.size(); ++r) {
     if (built.adapters[r] == nullptr) continue;
-    std::fill(lora_slots_.begin() + built.q_indptr[r], lora_slots_.begin() + built.q_indptr[r + 1], built.adapters[r]->on_device->slot);
+    std::fill(lora_slots_.begin() + built.q_indptr[r], lora_slots_.begin() + built.q_indptr[r + 1],
+              built.adapters[r]->on_device->slot);
   }
-  const std::span<int32_t> of_rows = std::span(lora_slots_).first(shape.tokens), of_logits = std::span(lora_slots_).subspan(shape.tokens);
+  const std::span<int32_t> of_rows = std::span(lora_slots_).first(shape.tokens),
+                           of_logits = std::span(lora_slots_).subspan(shape.tokens);
   for (size_t i = 0; i < built.logits_rows.size(); ++i) of_logits[i] = of_rows[built.logits_rows[i]];
   fill_lora_tiles(of_rows, array_at<LoraTile>(block, shape.lora_tiles(), shape.num_lora_tiles()),
                   array_at<int32_t>(block, shape.lora_places(), shape.tokens));
@@ -214,7 +217,8 @@ void GpuRunner::describe(const DeviceStep* step, const StepShape& shape, Forward
   if (shape.max_adapters > 0) {
     batch.device.lora_tiles = {device_array<LoraTile>(arrays_, shape.lora_tiles()), shape.num_lora_tiles(),
                                device_array<int32_t>(arrays_, shape.lora_places())};
-    batch.device.logits_lora_tiles = {device_array<LoraTile>(arrays_, shape.logits_lora_tiles()), shape.num_logits_lora_tiles(),
+    batch.device.logits_lora_tiles = {device_array<LoraTile>(arrays_, shape.logits_lora_tiles()),
+                                      shape.num_logits_lora_tiles(),
                                       device_array<int32_t>(arrays_, shape.logits_lora_places())};
   }
   if (shape.states) {

@@ -122,7 +122,9 @@ Status GpuRunner::keep_accepted(const DeviceStep& step, const Flight& flight) {
   if (!status.ok() || parts_.states == nullptr) return status;
   int32_t* const accepted = host_accepted_.as<int32_t>();
   std::fill_n(accepted, flight.batch.num_reqs, -1);  // padding
-  for (size_t row = 0; row < step.sample_slots.size(); ++row) accepted[row] = walk_.nodes(step.sample_slots[row]).back();
+  for (size_t row = 0; row < step.sample_slots.size(); ++row) {
+    accepted[row] = walk_.nodes(step.sample_slots[row]).back();
+  }
   WW_RETURN_IF_ERROR(copy_async(accepted_.as<void>(), accepted, flight.batch.num_reqs * sizeof(int32_t), stream(),
                                 "accepted proposals"));
   return parts_.model->commit_states({.batch = flight.batch, .tree_parents = flight.tree_parents,
@@ -190,8 +192,8 @@ Result<std::vector<float>> GpuRunner::read_logits(std::span<const int> rows, con
   const int64_t vocab_size = parts_.model->config().vocab_size;
   std::vector<float> values(rows.size() * vocab_size);
   for (size_t i = 0; i < rows.size(); ++i) {
-    WW_RETURN_IF_ERROR(copy_now(values.data() + i * vocab_size, logits + rows[i] * vocab_size, vocab_size * sizeof(float),
-                                "reading logits"));
+    WW_RETURN_IF_ERROR(copy_now(values.data() + i * vocab_size, logits + rows[i] * vocab_size,
+                                vocab_size * sizeof(float), "reading logits"));
   }
   return values;
 }

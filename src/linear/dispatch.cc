@@ -32,7 +32,8 @@ std::string lacks(const LinearAttnKernelCaps& caps, const Wanted& wanted) {
 }
 
 Result<const LinearAttnBackend*> choose(const std::string& name, const Wanted& wanted,
-                                        std::span<const LinearAttnBackend> backends, std::vector<std::string>& reasons) {
+                                        std::span<const LinearAttnBackend> backends,
+                                        std::vector<std::string>& reasons) {
   std::string broken = "is not built into this program", others;
   for (const LinearAttnBackend& backend : backends) {
     const std::string missing = lacks(*backend.caps, wanted);
@@ -44,9 +45,10 @@ Result<const LinearAttnBackend*> choose(const std::string& name, const Wanted& w
     if (backend.name == name) broken = fmt::format("cannot: its kernels ({}) {}", backend.caps->name, missing);
     if (missing.empty()) others += fmt::format("{}{}", others.empty() ? "" : ", ", backend.name);
   }
-  return Status::unsupported(fmt::format("{} {} for {} of {} layers {}; these run it: {}", wanted.flag, name, wanted.call,
-                                         linear_attn_kind_name(wanted.kind), broken, others.empty() ? "none" : others),
-                             std::string(wanted.flag));
+  return Status::unsupported(
+      fmt::format("{} {} for {} of {} layers {}; these run it: {}", wanted.flag, name, wanted.call,
+                  linear_attn_kind_name(wanted.kind), broken, others.empty() ? "none" : others),
+      std::string(wanted.flag));
 }
 
 }  // namespace

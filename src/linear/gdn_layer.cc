@@ -18,7 +18,8 @@ Status check_rows(std::string_view tensor, const TensorView& weight, int64_t row
 
 }  // namespace
 
-Result<std::vector<LinearPart>> gdn_grouped_input(const LinearAttnShape& shape, const TensorView& qkvz, const TensorView& ba) {
+Result<std::vector<LinearPart>> gdn_grouped_input(const LinearAttnShape& shape, const TensorView& qkvz,
+                                                  const TensorView& ba) {
   const int64_t v_rows = int64_t{shape.heads_per_k()} * shape.v_dim, group = 2 * shape.k_dim + 2 * v_rows;
   WW_RETURN_IF_ERROR(check_rows("in_proj_qkvz", qkvz, shape.k_heads * group));
   WW_RETURN_IF_ERROR(check_rows("in_proj_ba", ba, 2 * shape.v_heads));
@@ -32,7 +33,8 @@ Result<std::vector<LinearPart>> gdn_grouped_input(const LinearAttnShape& shape, 
   }
   for (int64_t second : {0, 1}) {  // b, then a
     for (int64_t h = 0; h < shape.k_heads; ++h) {
-      parts.push_back({.weight = ba, .bias = {}, .first_row = (2 * h + second) * shape.heads_per_k(), .rows = shape.heads_per_k()});
+      parts.push_back(
+          {.weight = ba, .bias = {}, .first_row = (2 * h + second) * shape.heads_per_k(), .rows = shape.heads_per_k()});
     }
   }
   return parts;
@@ -51,8 +53,8 @@ void run_low_rank(const GdnLayerCall& call, const LowRank& part, int64_t width, 
   const int64_t rank = part.down.out_features(), tokens = call.batch->num_tokens;
   part.down.forward(call.x, {.data = call.low, .row_stride = rank}, team);
   if (part.silu) activate_rows(GluActivation::silu, call.low, tokens, rank, DType::f32, team);
-  part.up.forward({.data = call.low, .rows = tokens, .row_stride = rank}, {.data = call.rows + part.column, .row_stride = width},
-                  team);
+  part.up.forward({.data = call.low, .rows = tokens, .row_stride = rank},
+                  {.data = call.rows + part.column, .row_stride = width}, team);
 }
 
 }  // namespace
@@ -64,13 +66,18 @@ Status run_gdn_heads(const GdnLayerWeights& weights, const GdnLayerCall& call, L
   const auto part = [&](int64_t at, int64_t head_stride) {
     return LinearAttnRows{call.rows + at, DType::f32, width, head_stride};
   };
-  const LinearAttnConv conv{.x = part(0, shape.conv_channels()), .weight = weights.conv_weight.data(),
+  const LinearAttnConv conv{.x = part(0, shape.conv_channels()),
+                            .weight = weights.conv_weight.data(),
                             .v_weight = weights.token_weights ? part(weights.weight_column(), 0) : LinearAttnRows{},
                             .width = weights.conv_width,
-                            .state = call.conv_state, .state_dtype = call.conv_state_dtype, .slot_stride = call.conv_slot_stride};
+                            .state = call.conv_state,
+                            .state_dtype = call.conv_state_dtype,
+                            .slot_stride = call.conv_slot_stride};
   const LinearAttnGates gates{.a = part(weights.a_column(), shape.decay_dim()), .b = part(weights.b_column(), 1),
                               .a_log = weights.a_log.data(), .dt_bias = weights.dt_bias.data()};
-  const LinearAttnNorm norm{.z = part(weights.z_column(), shape.v_dim), .weight = weights.norm_weight.data(), .eps = weights.norm_eps,
+  const LinearAttnNorm norm{.z = part(weights.z_column(), shape.v_dim),
+                            .weight = weights.norm_weight.data(),
+                            .eps = weights.norm_eps,
                             .gate = weights.norm_gate()};
   LinearAttnCall attention;
   attention.shape = shape;
@@ -95,7 +102,9 @@ Status run_gdn_heads(const GdnLayerWeights& weights, const GdnLayerCall& call, L
     run_low_rank(call, {weights.a_down, weights.a_up, weights.a_column()}, width, team);
     run_low_rank(call, {weights.z_down, weights.z_up, weights.z_column()}, width, team);
   }
-  if (weights.token_weights) run_low_rank(call, {weights.weight_down, weights.weight_up, weights.weight_column(), true}, width, team);
+  if (weights.token_weights) {
+    run_low_rank(call, {weights.weight_down, weights.weight_up, weights.weight_column(), true}, width, team);
+  }
   switch (call.phase) {
     case LinearAttnPhase::decode: kernels.decode(attention); break;
     case LinearAttnPhase::target_verify: kernels.target_verify(attention); break;

@@ -1,10 +1,11 @@
-// The gated delta net layers of Qwen3-Next, Qwen3.5 and Jet-Nemotron (GDN) and of Kimi Linear (KDA) on the host: input GEMMs, then one
-// LinearAttnCall with its convolution, gates, l2norm and gated norm, then the output GEMM.
+// The gated delta net layers of Qwen3-Next, Qwen3.5 and Jet-Nemotron (GDN) and of Kimi Linear (KDA) on the host: input
+// GEMMs, then one LinearAttnCall with its convolution, gates, l2norm and gated norm, then the output GEMM.
 //
-// The input GEMMs make one row per token, so that the convolution and the gates read their part of it in place: q of all
-// heads, k, v, then in GDN z, b, a, all of one GEMM. In KDA b follows v; a and z have a value per channel and come through
-// GEMMs of a low rank each, and z passes a sigmoid. Where a model makes the weights of v's convolution of each token, they
-// stand at the end of the row, through a low rank with a SiLU in it. Weights are read only; one call at a time per dispatcher.
+// The input GEMMs make one row per token, so that the convolution and the gates read their part of it in place: q of
+// all heads, k, v, then in GDN z, b, a, all of one GEMM. In KDA b follows v; a and z have a value per channel and come
+// through GEMMs of a low rank each, and z passes a sigmoid. Where a model makes the weights of v's convolution of each
+// token, they stand at the end of the row, through a low rank with a SiLU in it. Weights are read only; one call at a
+// time per dispatcher.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +45,9 @@ struct GdnLayerWeightsOf {
   int64_t b_column() const { return shape.conv_channels() + (is_kda() ? 0 : v_width()); }
   int64_t a_column() const { return is_kda() ? aligned_column(z_column() + v_width()) : b_column() + shape.v_heads; }
   int64_t weight_column() const { return aligned_column(a_column() + a_width()); }
-  int64_t row_width() const { return token_weights ? weight_column() + v_width() * conv_width : a_column() + a_width(); }
+  int64_t row_width() const {
+    return token_weights ? weight_column() + v_width() * conv_width : a_column() + a_width();
+  }
   // The widest of the low ranks; 0: there are none. `out_features`: of a Linear.
   template <typename OutFeatures>
   int64_t widest_rank(const OutFeatures& out_features) const {
@@ -59,7 +62,8 @@ using GdnLayerWeights = GdnLayerWeightsOf<PackedLinear, std::vector<float>>;
 
 // What `in` is packed from where a checkpoint keeps q, k, v and z of a k head side by side (in_proj_qkvz), then b and a
 // (in_proj_ba), as Qwen3-Next's do. Both have rank 2 and hidden columns; `invalid_argument` for other numbers of rows.
-Result<std::vector<LinearPart>> gdn_grouped_input(const LinearAttnShape& shape, const TensorView& qkvz, const TensorView& ba);
+Result<std::vector<LinearPart>> gdn_grouped_input(const LinearAttnShape& shape, const TensorView& qkvz,
+                                                  const TensorView& ba);
 
 struct GdnLayerCall {
   LinearAttnPhase phase = LinearAttnPhase::extend;

@@ -27,7 +27,8 @@ Status check_shape(const LinearAttnShape& shape) {
   WW_RETURN_IF_ERROR(check_dim("shape.v_dim", shape.v_dim));
   if (shape.k_heads < 1) return broken("shape.k_heads", fmt::format("is {}; at least 1", shape.k_heads));
   if (shape.v_heads < 1 || shape.v_heads % shape.k_heads != 0) {
-    return broken("shape.v_heads", fmt::format("is {}; a multiple of shape.k_heads ({})", shape.v_heads, shape.k_heads));
+    return broken("shape.v_heads",
+                  fmt::format("is {}; a multiple of shape.k_heads ({})", shape.v_heads, shape.k_heads));
   }
   return {};
 }
@@ -54,7 +55,8 @@ Status check_f32_rows(std::string_view member, const LinearAttnRows& rows, int h
 }
 
 Status check_absent(std::string_view member, const LinearAttnRows& rows, std::string_view instead) {
-  return rows.data == nullptr ? Status() : broken(member, fmt::format("is given beside {}, which computes it", instead));
+  return rows.data == nullptr ? Status()
+                              : broken(member, fmt::format("is given beside {}, which computes it", instead));
 }
 
 Status check_qkv(const LinearAttnCall& call) {
@@ -209,12 +211,14 @@ Status check_linear_attn_batch(const LinearAttnBatch& batch, int num_slots, Line
     const int64_t first = batch.q_indptr != nullptr ? batch.q_indptr[r] : r;
     const int64_t end = batch.q_indptr != nullptr ? batch.q_indptr[r + 1] : r + 1;
     if (end < first || end > batch.num_tokens) {
-      return broken("batch.q_indptr", fmt::format("request {} has rows {} to {} of {}", r, first, end, batch.num_tokens));
+      return broken("batch.q_indptr",
+                    fmt::format("request {} has rows {} to {} of {}", r, first, end, batch.num_tokens));
     }
     const int tokens = static_cast<int>(end - first);
     longest = std::max(longest, tokens);
     if (drafts && tokens > kLinearAttnMaxVerifyNodes) {
-      return broken("batch.q_indptr", fmt::format("request {} has {} drafted nodes; at most {}", r, tokens, kLinearAttnMaxVerifyNodes));
+      return broken("batch.q_indptr",
+                    fmt::format("request {} has {} drafted nodes; at most {}", r, tokens, kLinearAttnMaxVerifyNodes));
     }
     if (batch.slots[r] != -1) WW_RETURN_IF_ERROR(written.add("batch.slots", r, batch.slots[r]));
     if (batch.parents != nullptr) WW_RETURN_IF_ERROR(check_parents(batch, r, static_cast<int>(first), tokens));

@@ -35,7 +35,8 @@ std::string_view linear_attn_phase_name(LinearAttnPhase phase);
 
 // Tokens of a chunk of extend; checkpoints elsewhere cost a shorter chunk each.
 inline constexpr int kLinearAttnChunkTokens = 64;
-// The least tokens from one checkpoint to the next of a series, and how many checkpoints of a forward kernels make room for.
+// The least tokens from one checkpoint to the next of a series, and how many checkpoints of a forward kernels make room
+// for.
 inline constexpr int kLinearAttnLeastInterval = 16;
 constexpr int64_t linear_attn_most_checkpoints(int64_t tokens, int64_t requests) {
   return tokens / kLinearAttnLeastInterval + 8 * requests;
@@ -94,8 +95,8 @@ struct LinearAttnBatch {
   const int32_t* checkpoint_indptr = nullptr;  // [num_requests + 1], or null: none
   const int32_t* checkpoint_tokens = nullptr;
   const int32_t* checkpoint_slots = nullptr;
-  // Each of them is after a multiple of kLinearAttnChunkTokens of the call's tokens of its request, or after all: the chunks
-  // are then those of a call without checkpoints, and kernels need not find out where they are.
+  // Each of them is after a multiple of kLinearAttnChunkTokens of the call's tokens of its request, or after all: the
+  // chunks are then those of a call without checkpoints, and kernels need not find out where they are.
   bool checkpoints_end_chunks = false;
   // target_verify and commit: [num_tokens] the parent of each node as an index within its request, smaller than its
   // own; -1: a root, which follows the request's state. null: a chain.

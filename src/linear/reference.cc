@@ -121,12 +121,16 @@ class Recurrence {
     for (int c = 0; c < channels; ++c) {
       if (dynamic && c >= shape_.v_channel()) {
         Real of_token = 0;
-        for (int j = 0; j < conv.width; ++j) of_token += taps[(c - shape_.v_channel()) * conv.width + j] * carried.window[j][c];
+        for (int j = 0; j < conv.width; ++j) {
+          of_token += taps[(c - shape_.v_channel()) * conv.width + j] * carried.window[j][c];
+        }
         out[c] = conv.silu ? of_token * sigmoid(of_token) : of_token;
         continue;
       }
       Real sum = conv.bias != nullptr ? static_cast<Real>(conv.bias[c]) : Real(0);
-      for (int j = 0; j < conv.width; ++j) sum += static_cast<Real>(conv.weight[c * conv.width + j]) * carried.window[j][c];
+      for (int j = 0; j < conv.width; ++j) {
+        sum += static_cast<Real>(conv.weight[c * conv.width + j]) * carried.window[j][c];
+      }
       out[c] = conv.silu ? sum * sigmoid(sum) : sum;
     }
     carried.window.erase(carried.window.begin());

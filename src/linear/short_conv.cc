@@ -67,7 +67,9 @@ class ShortConvTask {
 
   void load_weight() {
     for (int c = 0; c < dim_; ++c) {
-      for (int j = 0; j <= taps_; ++j) s_.weight[j * dim_ + c] = call_.conv.weight[int64_t{channel_ + c} * (taps_ + 1) + j];
+      for (int j = 0; j <= taps_; ++j) {
+        s_.weight[j * dim_ + c] = call_.conv.weight[int64_t{channel_ + c} * (taps_ + 1) + j];
+      }
     }
   }
 
@@ -184,8 +186,12 @@ Status check_short_conv_call(const ShortConvCall& call) {
     return broken("conv.state_dtype", "is neither f32 nor bf16");
   }
   const int64_t slot = int64_t{call.channels} * (conv.width - 1);
-  if (conv.slot_stride < slot) return broken("conv.slot_stride", fmt::format("is {}; at least {}", conv.slot_stride, slot));
-  if (call.phase == LinearAttnPhase::commit && call.batch->accepted == nullptr) return broken("batch.accepted", "is missing");
+  if (conv.slot_stride < slot) {
+    return broken("conv.slot_stride", fmt::format("is {}; at least {}", conv.slot_stride, slot));
+  }
+  if (call.phase == LinearAttnPhase::commit && call.batch->accepted == nullptr) {
+    return broken("batch.accepted", "is missing");
+  }
   const bool drafts = call.phase == LinearAttnPhase::target_verify || call.phase == LinearAttnPhase::commit;
   if (drafts && call.batch->max_q_tokens > kLinearAttnMaxVerifyNodes) {
     return broken("batch.max_q_tokens", fmt::format("is {}; at most {} drafted nodes", call.batch->max_q_tokens,

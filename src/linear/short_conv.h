@@ -1,5 +1,5 @@
-// The gated short convolution that takes attention's place in most layers of LFM2 (Liquid AI 2025). A row [B | C | x] has
-// three parts of `channels` values; with a causal convolution per channel over the last `width` rows
+// The gated short convolution that takes attention's place in most layers of LFM2 (Liquid AI 2025). A row [B | C | x]
+// has three parts of `channels` values; with a causal convolution per channel over the last `width` rows
 //     u = B x        y = C conv(u)
 // What it keeps between calls is u of the last width - 1 rows, in slots as LinearAttnConv has them.
 //
@@ -32,7 +32,8 @@ struct ShortConvCall {
 // commit at most kLinearAttnMaxVerifyNodes rows per request are taken.
 Status check_short_conv_call(const ShortConvCall& call);
 
-// On the host: rows and outputs are f32, the state f32 or bf16. A request's bits do not depend on the batch or the threads.
+// On the host: rows and outputs are f32, the state f32 or bf16. A request's bits do not depend on the batch or the
+// threads.
 void run_short_conv(const ShortConvCall& call, ThreadTeam& team);
 
 }  // namespace warpweave

@@ -27,11 +27,11 @@ struct RowScratch {
   std::vector<std::pair<float, int32_t>> candidates;
 };
 
-// How likely a guess must be to be kept although another token was drawn (--speculative-accept-threshold-*): in place of
-// that token comes a guess whose probability is `single` or more, or else, with the probability min(1, all / acc) that
-// some guess is kept, `all` being that of all guesses of the row, one of them in proportion to theirs. At 1 and 1 the
-// draw alone decides, and the distribution is the model's. Probabilities are those that the draw is made by, so greedy
-// rows keep no other token than their own.
+// How likely a guess must be to be kept although another token was drawn (--speculative-accept-threshold-*): in place
+// of that token comes a guess whose probability is `single` or more, or else, with the probability min(1, all / acc)
+// that some guess is kept, `all` being that of all guesses of the row, one of them in proportion to theirs. At 1 and 1
+// the draw alone decides, and the distribution is the model's. Probabilities are those that the draw is made by, so
+// greedy rows keep no other token than their own.
 struct AcceptThresholds {
   float single = 1;  // above 0, up to 1; so is the other
   float acc = 1;
@@ -48,8 +48,8 @@ struct RowGuesses {
 // The draw of RowGuesses, of the same row as uniform_draw(seed, position).
 inline double acceptance_draw(uint64_t seed, uint64_t position) { return uniform_draw(~seed, position); }
 
-// Picks a token: temperature, then top_k, top_p and min_p in the field's order, then one draw, and what `guesses` change
-// of it. Ties go to the lower id. A row with a NaN, or of only -inf, gives kNoToken: the request fails.
+// Picks a token: temperature, then top_k, top_p and min_p in the field's order, then one draw, and what `guesses`
+// change of it. Ties go to the lower id. A row with a NaN, or of only -inf, gives kNoToken: the request fails.
 int32_t sample_row(std::span<const float> logits, const SamplingParams& params, double draw, RowScratch& scratch,
                    const RowGuesses& guesses = {});
 

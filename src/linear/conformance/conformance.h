@@ -1,6 +1,7 @@
-// Conformance of linear attention: every case of testing/case.h on every family of families.h, against the reference in f64;
-// where Caps claim it, each request's bits alone against those in its batch, and the case again from a captured graph. Results
-// are in the words of conformance/report.h, so that reports and the matrix take them as they take attention's.
+// Conformance of linear attention: every case of testing/case.h on every family of families.h, against the reference in
+// f64; where Caps claim it, each request's bits alone against those in its batch, and the case again from a captured
+// graph. Results are in the words of conformance/report.h, so that reports and the matrix take them as they take
+// attention's.
 #pragma once
 
 #include <functional>

@@ -16,15 +16,19 @@ namespace warpweave::testing_linear {
 namespace {
 
 // The names of `backends` that stand for kernels with these caps, with what selection knows of them on the device.
-std::vector<conformance::Variant> names_of(const LinearAttnKernelCaps& kernels, std::span<const LinearAttnBackend> backends,
-                                           const HardwareFacts& hardware, std::string_view device, std::string_view tier) {
+std::vector<conformance::Variant> names_of(const LinearAttnKernelCaps& kernels,
+                                           std::span<const LinearAttnBackend> backends, const HardwareFacts& hardware,
+                                           std::string_view device, std::string_view tier) {
   std::vector<conformance::Variant> names;
   for (const LinearAttnBackend& backend : backends) {
     if (backend.caps != &kernels) continue;
     for (const KnownBackend& known : known_layer_backends()) {
       const Caps& caps = *known.caps;
-      if (caps.name != backend.name || !caps.kinds.has(AttentionKind::linear) || !caps.archs.has(hardware.arch)) continue;
-      names.push_back({fmt::format("{}-linear@{}", backend.name, tier), std::string(device), hardware, &caps, nullptr, {}, 1});
+      if (caps.name != backend.name || !caps.kinds.has(AttentionKind::linear) || !caps.archs.has(hardware.arch)) {
+        continue;
+      }
+      names.push_back(
+          {fmt::format("{}-linear@{}", backend.name, tier), std::string(device), hardware, &caps, nullptr, {}, 1});
     }
   }
   return names;
@@ -45,7 +49,8 @@ std::vector<LinearFamily> linear_families(ThreadTeam& team) {
   const std::optional<CudaLinearFamilies> cuda = cuda_linear_families();
   if (!cuda) return families;
   for (const CudaLinearFamily& family : cuda->families) {
-    families.push_back({names_of(*family.caps, cuda->backends, cuda->hardware, "cuda", "cuda"), family.create, linear::gpu_slack});
+    families.push_back(
+        {names_of(*family.caps, cuda->backends, cuda->hardware, "cuda", "cuda"), family.create, linear::gpu_slack});
   }
 #endif
   return families;

@@ -1,5 +1,5 @@
-// The kernel families of linear attention on the devices of this machine, as conformance runs them: each with the names of
-// --linear-attn-backend that stand for it, which are proven together.
+// The kernel families of linear attention on the devices of this machine, as conformance runs them: each with the names
+// of --linear-attn-backend that stand for it, which are proven together.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,8 @@ namespace warpweave::testing_linear {
 struct LinearFamily {
   // One a name ("cpu-linear@avx2"), for reports: they have no `create`.
   std::vector<conformance::Variant> names;
-  // Kernels that take calls whose tensors are in host memory; `captured`: run from a captured graph, where Caps claim it.
+  // Kernels that take calls whose tensors are in host memory; `captured`: run from a captured graph, where Caps claim
+  // it.
   std::function<std::unique_ptr<LinearAttnKernelBase>(bool captured)> create;
   // Beside twice the error of the same recurrence in the stored types, relative to the largest value (suite.h).
   std::function<double(const LinearAttnCase&)> slack;

@@ -98,7 +98,8 @@ void solve(const float* minus_a, int64_t a_row, int rows, int cols, float* u, in
   for (int col = 0; col < cols;) {
     const bool wide = col + kTileVecs * kLanes <= cols;
     for (int row = 0; row < rows; row += kTileRows) {
-      wide ? solve_tile<kTileVecs>(minus_a, a_row, row, u + col, u_row) : solve_tile<1>(minus_a, a_row, row, u + col, u_row);
+      wide ? solve_tile<kTileVecs>(minus_a, a_row, row, u + col, u_row)
+           : solve_tile<1>(minus_a, a_row, row, u + col, u_row);
     }
     col += wide ? kTileVecs * kLanes : kLanes;
   }

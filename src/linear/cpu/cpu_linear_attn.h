@@ -1,7 +1,8 @@
 // GDN and KDA on CPUs: the kernels behind every name of --linear-attn-backend that runs there.
 //
 // Tiers: AVX-512, AVX2 and portable, chosen at run time. A request's bits do not depend on the batch or the number of
-// threads; they do on how its prompt is cut into calls. Working memory is LinearAttnCall::workspace, a share per thread.
+// threads; they do on how its prompt is cut into calls. Working memory is LinearAttnCall::workspace, a share per
+// thread.
 #pragma once
 
 #include <memory>

@@ -55,7 +55,8 @@ void LinearHeadTask::store_windows(int slot) {
       for (int i = 0; i < kBlock; ++i) {
         for (int j = 0; j < taps; ++j) s_.block[i * taps + j] = rows[j * kMaxDim + c + i];
       }
-      kernels_.narrow(s_.block, kBlock * taps, type_of(conv.state_dtype), offset(conv.state, conv.state_dtype, at + c * taps));
+      kernels_.narrow(s_.block, kBlock * taps, type_of(conv.state_dtype),
+                      offset(conv.state, conv.state_dtype, at + c * taps));
     }
   };
   store(k_head_ * shape_.k_dim, shape_.k_dim, 0);
@@ -86,8 +87,8 @@ void LinearHeadTask::store_state(int index, int slot) {
   }
 }
 
-void LinearHeadTask::load_part(const Tokens& tokens, const Part& part, const LinearAttnRows& plain, int head, float* out,
-                               int64_t stride) {
+void LinearHeadTask::load_part(const Tokens& tokens, const Part& part, const LinearAttnRows& plain, int head,
+                               float* out, int64_t stride) {
   if (call_.conv != nullptr) {
     convolve(tokens, part, out, stride);
   } else {
@@ -122,7 +123,9 @@ void LinearHeadTask::convolve(const Tokens& tokens, const Part& part, float* out
     convolve_by_token(tokens, part, rows);
   } else {
     for (int c = 0; c < part.dim; ++c) {
-      for (int j = 0; j < conv.width; ++j) s_.conv_weight[j * part.dim + c] = conv.weight[int64_t{part.channel + c} * conv.width + j];
+      for (int j = 0; j < conv.width; ++j) {
+        s_.conv_weight[j * part.dim + c] = conv.weight[int64_t{part.channel + c} * conv.width + j];
+      }
     }
     kernels_.conv(rows);
   }
@@ -138,7 +141,8 @@ void LinearHeadTask::convolve_by_token(const Tokens& tokens, const Part& part, L
   for (int t = 0; t < tokens.count; ++t) {
     const int64_t at = tokens.row(t) * weight.token_stride + int64_t{part.channel - shape_.v_channel()} * width;
     for (int c = 0; c < part.dim; c += kBlock) {
-      kernels_.widen(offset(weight.data, weight.dtype, at + int64_t{c} * width), type_of(weight.dtype), kBlock * width, s_.block);
+      kernels_.widen(offset(weight.data, weight.dtype, at + int64_t{c} * width), type_of(weight.dtype), kBlock * width,
+                     s_.block);
       for (int i = 0; i < kBlock; ++i) {
         for (int j = 0; j < width; ++j) s_.conv_weight[j * part.dim + c + i] = s_.block[i * width + j];
       }
@@ -200,8 +204,9 @@ void LinearHeadTask::store_outputs(const Tokens& tokens, int index) {
       kernels_.norm_gate(o, z.data != nullptr ? s_.block : nullptr, norm->weight, shape_.v_dim, norm->eps,
                          norm->gate == LinearAttnNormGate::silu);
     }
-    kernels_.narrow(o, shape_.v_dim, type_of(call_.out_dtype),
-                    offset(call_.out, call_.out_dtype, row * call_.out_token_stride + int64_t{v_head(index)} * shape_.v_dim));
+    kernels_.narrow(
+        o, shape_.v_dim, type_of(call_.out_dtype),
+        offset(call_.out, call_.out_dtype, row * call_.out_token_stride + int64_t{v_head(index)} * shape_.v_dim));
   }
 }
 

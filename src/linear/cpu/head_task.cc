@@ -192,7 +192,8 @@ void LinearHeadTask::commit(int request, int k_head) {
 }
 
 // The chunk form (Yang et al. 2024). With decays d_ij since token j (at most 1) and u_j the change that token j makes:
-//   u_i = beta_i (v_i - d_i0 S k_i - sum_{j before i} d_ij (k_i . k_j) u_j),  o_i = d_i0 S q_i + sum_{j to i} d_ij (q_i . k_j) u_j,
+//   u_i = beta_i (v_i - d_i0 S k_i - sum_{j before i} d_ij (k_i . k_j) u_j),
+//   o_i = d_i0 S q_i + sum_{j to i} d_ij (q_i . k_j) u_j,
 //   S <- d_n0 S + sum_j d_nj u_j k_j^T.
 // No inverse decay appears anywhere. "Before" means along parents, so that a draft tree is a chunk, too.
 void LinearHeadTask::chunk(const Tokens& tokens) {
@@ -214,9 +215,20 @@ void LinearHeadTask::chunk(const Tokens& tokens) {
     load_gates(tokens, i);
     is_kda() ? channel_terms(tokens) : scalar_terms(tokens);
     float* state = s_.state_t + int64_t{i} * shape_.k_dim * s_.v_stride;
-    LinearGemm with_state{.a = is_kda() ? s_.decayed_k : s_.k, .a_row = s_.k_stride, .a_depth = 1, .b = state,
-                          .b_row = s_.v_stride, .c = s_.u, .c_row = s_.v_stride, .rows = rows, .cols = shape_.v_dim,
-                          .depth = shape_.k_dim, .keep_c = false, .scale_c = nullptr, .lower_a = false, .lower_c = false};
+    LinearGemm with_state{.a = is_kda() ? s_.decayed_k : s_.k,
+                          .a_row = s_.k_stride,
+                          .a_depth = 1,
+                          .b = state,
+                          .b_row = s_.v_stride,
+                          .c = s_.u,
+                          .c_row = s_.v_stride,
+                          .rows = rows,
+                          .cols = shape_.v_dim,
+                          .depth = shape_.k_dim,
+                          .keep_c = false,
+                          .scale_c = nullptr,
+                          .lower_a = false,
+                          .lower_c = false};
     kernels_.gemm(with_state);
     with_state.a = is_kda() ? s_.decayed_q : s_.q;
     with_state.c = s_.o;
@@ -230,7 +242,8 @@ void LinearHeadTask::chunk(const Tokens& tokens) {
                    .scale_c = since_start, .lower_a = true, .lower_c = false});
     if (tokens.carries) {
       for (int t = 0; !is_kda() && t < tokens.count; ++t) {
-        kernels_.scale(s_.u + t * s_.v_stride, s_.weights[(tokens.count - 1) * pair + t], shape_.v_dim, s_.u + t * s_.v_stride);
+        kernels_.scale(s_.u + t * s_.v_stride, s_.weights[(tokens.count - 1) * pair + t], shape_.v_dim,
+                       s_.u + t * s_.v_stride);
       }
       kernels_.gemm({.a = s_.keys_t, .a_row = pair, .a_depth = 1, .b = s_.u, .b_row = s_.v_stride, .c = state,
                      .c_row = s_.v_stride, .rows = shape_.k_dim, .cols = shape_.v_dim, .depth = tokens.count,
@@ -262,7 +275,9 @@ void LinearHeadTask::channel_terms(const Tokens& tokens) {
   }
   if (tokens.parents != nullptr) return tree_terms(tokens);
   std::fill_n(s_.end_decay, shape_.k_dim, 1.0f);
-  for (int first = 0; first < tokens.count; first += kBlock) channel_block(first, std::min(first + kBlock, tokens.count));
+  for (int first = 0; first < tokens.count; first += kBlock) {
+    channel_block(first, std::min(first + kBlock, tokens.count));
+  }
 }
 
 void LinearHeadTask::channel_block(int first, int end) {

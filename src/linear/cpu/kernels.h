@@ -106,7 +106,8 @@ struct LinearCpuKernels {
   // u = (1 - minus_a)^-1 u; minus_a strictly lower triangular, rows a multiple of 4, cols of 16
   void (*solve)(const float* minus_a, int64_t a_row, int rows, int cols, float* u, int64_t u_row);
   // x[i, c] = beta[i] (v[i, c] - scale[i] x[i, c]); scale may be null
-  void (*remainder)(const float* v, const float* beta, const float* scale, int rows, int cols, float* x, int64_t stride);
+  void (*remainder)(const float* v, const float* beta, const float* scale, int rows, int cols, float* x,
+                    int64_t stride);
   void (*scalar_pairs)(const LinearScalarPairs& pairs);
   void (*channel_pairs)(const LinearChannelPairs& pairs);
   void (*step)(const LinearStep& step);

@@ -36,7 +36,9 @@ WW_INLINE void step_rows(const LinearStep& s, int row, float (*rows)[kMaxHeadDim
         } else {
           const Vec state = s.state_in != nullptr ? load16(s.state_in, kType, state_at + r * s.k_dim + c) : vzero();
           // The rows after these: decode meets a state that other layers' weights have driven out of the caches.
-          if (s.state_in != nullptr) prefetch(static_cast<const char*>(s.state_in) + (state_at + (kStepRows + r) * s.k_dim + c) * kBytes);
+          if (s.state_in != nullptr) {
+            prefetch(static_cast<const char*>(s.state_in) + (state_at + (kStepRows + r) * s.k_dim + c) * kBytes);
+          }
           vstore(rows[r] + c, state);
           sum(r, c, state, kc, qc);
         }

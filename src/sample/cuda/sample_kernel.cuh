@@ -289,8 +289,8 @@ __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(SampleCall ca
     const int passing = find_passing(row, fmin(params.draw, 1 - 1e-9) * kept_total, kept, shared);
     if (passing >= 0) chosen = passing;
     if (params.num_guesses > 0) {
-      const KeptGuessRule rule = {call.guesses + params.guesses, params.num_guesses, params.accept_single, params.accept_acc,
-                                  params.accept_draw};
+      const KeptGuessRule rule = {call.guesses + params.guesses, params.num_guesses, params.accept_single,
+                                  params.accept_acc, params.accept_draw};
       chosen = drawn_or_guess(chosen, rule, kept_total, kept);
     }
   }

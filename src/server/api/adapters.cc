@@ -11,7 +11,8 @@ namespace warpweave::server {
 namespace {
 
 Status not_served(std::string field) {
-  return Status::unsupported("This server serves no adapters; start it with --enable-lora, --lora-paths or --lora-root.", std::move(field));
+  return Status::unsupported(
+      "This server serves no adapters; start it with --enable-lora, --lora-paths or --lora-root.", std::move(field));
 }
 
 struct NamedFolder {
@@ -26,21 +27,28 @@ Result<NamedFolder> read_names(const Api& api, std::string_view body, bool with_
   FieldReader reader(owned.value);
   NamedFolder out;
   reader.get("lora_name", TextLimit{kMaxRidBytes}, &out.name);
-  if (out.name.empty()) reader.fail(Status::invalid_argument("lora_name is missing; send the adapter's name.", "lora_name"));
+  if (out.name.empty()) {
+    reader.fail(Status::invalid_argument("lora_name is missing; send the adapter's name.", "lora_name"));
+  }
   if (with_path) {
     reader.get("lora_path", TextLimit{4096}, &out.path);
-    if (out.path.empty()) reader.fail(Status::invalid_argument("lora_path is missing; send a folder below --lora-root.", "lora_path"));
+    if (out.path.empty()) {
+      reader.fail(Status::invalid_argument("lora_path is missing; send a folder below --lora-root.", "lora_path"));
+    }
     bool in_place = false;
     if (reader.get("load_inplace", &in_place) && in_place) {
-      reader.fail(Status::unsupported("load_inplace is not supported: unload the adapter first, then load it.", "load_inplace"));
+      reader.fail(Status::unsupported("load_inplace is not supported: unload the adapter first, then load it.",
+                                      "load_inplace"));
     }
     const Json* const tokens = reader.find("added_tokens_config");
     if (tokens != nullptr && !tokens->is_null()) {
-      reader.fail(Status::unsupported("added_tokens_config is not supported: adapters add no tokens; leave it out.", "added_tokens_config"));
+      reader.fail(Status::unsupported("added_tokens_config is not supported: adapters add no tokens; leave it out.",
+                                      "added_tokens_config"));
     }
   }
   // Adapters stay until they are unloaded, and have no other name than theirs.
-  constexpr std::string_view kWithoutEffect[] = {"pinned", "lora_id", "lora_int_id", "base_model_name", "is_3d_lora_weight"};
+  constexpr std::string_view kWithoutEffect[] = {"pinned", "lora_id", "lora_int_id", "base_model_name",
+                                                 "is_3d_lora_weight"};
   if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kWithoutEffect);
   WW_RETURN_IF_ERROR(reader.status());
   return out;
@@ -72,8 +80,10 @@ bool names_the_model(const Api& api, std::string_view name) {
 
 Status no_such_model(const Api& api, std::string_view name) {
   const bool adapters = api.context().adapters != nullptr && !api.context().adapters->list().empty();
-  return Status::not_found(fmt::format("The model \"{}\" is not served here; this server has \"{}\"{}.", name.substr(0, 200),
-                                       api.info().served_model_name, adapters ? " and the adapters of /v1/models" : ""), "model");
+  return Status::not_found(
+      fmt::format("The model \"{}\" is not served here; this server has \"{}\"{}.", name.substr(0, 200),
+                  api.info().served_model_name, adapters ? " and the adapters of /v1/models" : ""),
+      "model");
 }
 
 }  // namespace

@@ -62,8 +62,10 @@ Handler responses_handler(ApiPtr api) {
 
 Status no_such_response(std::string_view id) {
   if (const size_t slash = id.find('/'); slash != std::string_view::npos) {
-    return Status::not_found(fmt::format("Of a response itself and its input_items are kept here, and not its {}; ask for /v1/responses/{}.",
-                                         id.substr(slash + 1, 100), id.substr(0, std::min<size_t>(slash, 100))), "response_id");
+    return Status::not_found(
+        fmt::format("Of a response itself and its input_items are kept here, and not its {}; ask for /v1/responses/{}.",
+                    id.substr(slash + 1, 100), id.substr(0, std::min<size_t>(slash, 100))),
+        "response_id");
   }
   return Status::not_found(fmt::format("The response \"{}\" is not stored here.", id.substr(0, 100)), "response_id");
 }
@@ -142,10 +144,12 @@ void add_adapter_routes(Router& router, const ApiPtr& api) {
     const char* path;
     BodyAnswer answer;
   };
-  for (const auto& [path, answer] : {JsonRoute{"/load_lora_adapter", load_adapter}, {"/unload_lora_adapter", unload_adapter}}) {
+  for (const auto& [path, answer] :
+       {JsonRoute{"/load_lora_adapter", load_adapter}, {"/unload_lora_adapter", unload_adapter}}) {
     router.add({"POST", path, AuthLevel::admin, body_handler(api, answer)});
   }
-  for (const auto& [path, answer] : {JsonRoute{"/v1/load_lora_adapter", load_adapter_vllm}, {"/v1/unload_lora_adapter", unload_adapter_vllm}}) {
+  for (const auto& [path, answer] :
+       {JsonRoute{"/v1/load_lora_adapter", load_adapter_vllm}, {"/v1/unload_lora_adapter", unload_adapter_vllm}}) {
     router.add({"POST", path, AuthLevel::admin, [api, answer = answer](Request request, Writer writer) {
                   Result<std::string> said = answer(*api, request->body);
                   if (!said.ok()) return send_error(*writer, said.status());
@@ -224,8 +228,9 @@ void add_native_routes(Router& router, const ApiPtr& api) {
   for (const char* path : {"/get_weight_version", "/weight_version"}) {
     router.add({"GET", path, AuthLevel::api_key, info_handler(api, weight_version_json)});
   }
-  router.add({"POST", "/update_weight_version", AuthLevel::admin,
-              [api](Request request, Writer writer) { send_json(*writer, update_weight_version(*api, request->body)); }});
+  router.add({"POST", "/update_weight_version", AuthLevel::admin, [api](Request request, Writer writer) {
+                send_json(*writer, update_weight_version(*api, request->body));
+              }});
   router.add({"POST", "/start_profile", AuthLevel::admin, [api](Request request, Writer writer) {
                 const Status status = start_profile(*api, request->body);
                 if (!status.ok()) return send_error(*writer, status);

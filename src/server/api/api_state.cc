@@ -24,9 +24,9 @@ std::string_view choose_format(std::string_view flag, const ChatTemplate* chat_t
 }  // namespace
 
 Api::Api(ApiContext context)
-    : context_(std::move(context)),
-      grammars_(make_grammar_compiler(context_.tokenizer, info().eos_token_ids)),
-      reasoning_format_(choose_format(context_.args.reasoning_parser, context_.chat_template, output::guess_reasoning_format)),
+    : context_(std::move(context)), grammars_(make_grammar_compiler(context_.tokenizer, info().eos_token_ids)),
+      reasoning_format_(
+          choose_format(context_.args.reasoning_parser, context_.chat_template, output::guess_reasoning_format)),
       call_format_(choose_format(context_.args.tool_call_parser, context_.chat_template, output::guess_call_format)),
       weight_version_(context_.args.weight_version) {}
 
@@ -43,7 +43,9 @@ Status Api::check_model(FieldReader* reader) const {
   std::string name;
   if (!reader->get("model", TextLimit{4096}, &name)) return reader->status();
   const EngineInfo& info = this->info();
-  if (context_.args.any_model_name || name == info.served_model_name || name == info.model_path || name == "default") return {};
+  if (context_.args.any_model_name || name == info.served_model_name || name == info.model_path || name == "default") {
+    return {};
+  }
   return Status::not_found(
       fmt::format("The model \"{}\" is not served here; this server has \"{}\".",
                   name.substr(0, 200), info.served_model_name),

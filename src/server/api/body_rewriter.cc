@@ -12,7 +12,8 @@ Status require_object(const Json& value, const std::string& field) {
   return value.is_object() ? Status() : wrong_type(field, "an object", value);
 }
 
-Result<std::string> read_text_parts(const Json* value, const std::string& field, std::span<const std::string_view> types) {
+Result<std::string> read_text_parts(const Json* value, const std::string& field,
+                                    std::span<const std::string_view> types) {
   if (value == nullptr) return std::string();
   if (value->is_string()) return value->get<std::string>();
   if (!value->is_array() || value->size() > kMaxContentParts) {
@@ -26,7 +27,8 @@ Result<std::string> read_text_parts(const Json* value, const std::string& field,
     std::string type, piece;
     part.get("type", TextLimit{kMaxRidBytes}, &type);
     if (std::find(types.begin(), types.end(), type) == types.end()) {
-      return Status::unsupported(fmt::format("{}.type is \"{}\", but must be one of {}: this server takes text.", part_field, type, fmt::join(types, ", ")),
+      return Status::unsupported(fmt::format("{}.type is \"{}\", but must be one of {}: this server takes text.",
+                                             part_field, type, fmt::join(types, ", ")),
                                  part_field + ".type");
     }
     part.get("text", TextLimit{kMaxTextBytes}, &piece);
@@ -72,7 +74,8 @@ bool stands_at(std::string_view text, size_t at, std::string_view name) {
 std::string with_own_names(std::string_view text, std::span<const OtherName> names) {
   std::string out;
   for (size_t at = 0; at < text.size();) {
-    const auto found = std::ranges::find_if(names, [&](const OtherName& name) { return stands_at(text, at, name.chat); });
+    const auto found =
+        std::ranges::find_if(names, [&](const OtherName& name) { return stands_at(text, at, name.chat); });
     if (found == names.end()) {
       out += text[at++];
     } else {

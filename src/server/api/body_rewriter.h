@@ -11,7 +11,8 @@
 namespace warpweave::server {
 
 // A text, or a list of parts whose types are among `types` and hold one, joined. Absent: empty.
-Result<std::string> read_text_parts(const Json* value, const std::string& field, std::span<const std::string_view> types);
+Result<std::string> read_text_parts(const Json* value, const std::string& field,
+                                    std::span<const std::string_view> types);
 
 // {"type": "function", "function": {...}} of a tool's members; null ones are left out.
 struct ToolParts {
@@ -37,8 +38,8 @@ struct OtherName {
   std::string_view own;
 };
 
-// The failure of such a chat request in the body's own words. Of names that begin at one place the first in `names` counts; what
-// begins with a letter is replaced as a whole word.
+// The failure of such a chat request in the body's own words. Of names that begin at one place the first in `names`
+// counts; what begins with a letter is replaced as a whole word.
 Status in_own_names(const Status& status, std::span<const OtherName> names);
 
 }  // namespace warpweave::server

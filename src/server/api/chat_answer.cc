@@ -24,7 +24,8 @@ std::vector<AnswerEvent> ChoiceReader::read(const OutputDelta& delta) {
   if (delta.finish) {
     for (AnswerEvent& event : parser_->finish()) events.push_back(std::move(event));
     for (const std::string& name : parser_->unknown_calls()) {
-      LOG_WARN("an answer calls the tool {}, which the request did not offer; the call is left out", log_safe(name, 80));
+      LOG_WARN("an answer calls the tool {}, which the request did not offer; the call is left out",
+               log_safe(name, 80));
     }
   }
   for (AnswerEvent& event : events) {
@@ -38,7 +39,9 @@ std::vector<AnswerEvent> ChoiceReader::read(const OutputDelta& delta) {
 void ChoiceReader::hold_reasoning(bool finished, std::vector<AnswerEvent>* events) {
   std::vector<AnswerEvent> out;
   const auto release = [&] {
-    if (!held_reasoning_.empty()) out.push_back({AnswerEvent::Kind::reasoning, std::exchange(held_reasoning_, {}), {}, 0});
+    if (!held_reasoning_.empty()) {
+      out.push_back({AnswerEvent::Kind::reasoning, std::exchange(held_reasoning_, {}), {}, 0});
+    }
   };
   for (AnswerEvent& event : *events) {
     if (event.kind == AnswerEvent::Kind::reasoning) {

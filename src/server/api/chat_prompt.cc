@@ -190,7 +190,9 @@ void fill_in_content(const ChatTemplate& chat_template, Json* messages) {
 
 // The tools, if the template shows them. A model that is not told of them may still be made to call one.
 Json tools_for_template(const ChatTemplate& chat_template, const ToolRequest& tools) {
-  if (tools.tools.value.is_null() || chat_template.source().find("tools") != std::string::npos) return tools.tools.value;
+  if (tools.tools.value.is_null() || chat_template.source().find("tools") != std::string::npos) {
+    return tools.tools.value;
+  }
   static std::atomic<bool> said{false};
   if (!said.exchange(true)) {
     LOG_WARN("a request brings tools, but the model's chat template has no place for them: the prompt leaves them out; "
@@ -199,16 +201,19 @@ Json tools_for_template(const ChatTemplate& chat_template, const ToolRequest& to
   return {};
 }
 
-// How much to think, which some templates tell the model; "none" and the others are the switch of those that know only one.
-// What chat_template_kwargs say themselves stands.
+// How much to think, which some templates tell the model; "none" and the others are the switch of those that know only
+// one. What chat_template_kwargs say themselves stands.
 void read_reasoning_effort(FieldReader* reader, Json* extra) {
   std::string effort;
   if (!reader->get("reasoning_effort", TextLimit{kMaxRidBytes}, &effort)) return;
   constexpr std::string_view kEfforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
   if (std::ranges::find(kEfforts, effort) == std::end(kEfforts)) {
     return reader->fail(Status::invalid_argument(
-        fmt::format("reasoning_effort is \"{}\", but must be one of {}; what else a template knows goes into chat_template_kwargs.",
-                    effort.substr(0, 60), fmt::join(kEfforts, ", ")), "reasoning_effort"));
+        fmt::format(
+            "reasoning_effort is \"{}\", but must be one of {}; what else a template knows goes into "
+            "chat_template_kwargs.",
+            effort.substr(0, 60), fmt::join(kEfforts, ", ")),
+        "reasoning_effort"));
   }
   if (!extra->contains("reasoning_effort")) (*extra)["reasoning_effort"] = effort;
   if (extra->contains("enable_thinking") || extra->contains("thinking")) return;
@@ -242,8 +247,9 @@ Result<ChatInput> read_chat_input(const Api& api, FieldReader* reader, const Too
     }
     for (const char* own : {"messages", "tools"}) {
       if (!extra->contains(own)) continue;
-      return Status::invalid_argument(fmt::format("chat_template_kwargs may not replace the {}; leave them out there.", own),
-                                      "chat_template_kwargs");
+      return Status::invalid_argument(
+          fmt::format("chat_template_kwargs may not replace the {}; leave them out there.", own),
+          "chat_template_kwargs");
     }
     input.extra = *extra;
   }
@@ -261,7 +267,8 @@ Result<ChatInput> read_chat_input(const Api& api, FieldReader* reader, const Too
 
 }  // namespace
 
-Result<ChatPrompt> read_chat_prompt(const Api& api, FieldReader* reader, std::string_view body, const ToolRequest& tools) {
+Result<ChatPrompt> read_chat_prompt(const Api& api, FieldReader* reader, std::string_view body,
+                                    const ToolRequest& tools) {
   bool continue_final_message = false;
   WW_ASSIGN_OR_RETURN(ChatInput input, read_chat_input(api, reader, tools, &continue_final_message));
   const Tokenizer& tokenizer = *api.tokenizer();

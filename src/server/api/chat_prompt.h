@@ -17,6 +17,7 @@ struct ChatPrompt {
 
 // Reads messages and what goes with them, refuses fields that nothing has asked for, and renders. `strings`: JSON text
 // that holds every string of the request.
-Result<ChatPrompt> read_chat_prompt(const Api& api, FieldReader* reader, std::string_view strings, const ToolRequest& tools);
+Result<ChatPrompt> read_chat_prompt(const Api& api, FieldReader* reader, std::string_view strings,
+                                    const ToolRequest& tools);
 
 }  // namespace warpweave::server

@@ -24,8 +24,10 @@ Status read_options(const Api& api, FieldReader* reader, std::string_view id_pre
   }
   std::vector<std::string> modalities;
   constexpr TextLimit kFew{16, 8};
-  if (reader->get("modalities", kFew, &modalities) && std::ranges::any_of(modalities, [](const std::string& kind) { return kind != "text"; })) {
-    reader->fail(Status::unsupported("modalities asks for more than text, and this server answers text; leave it out.", "modalities"));
+  if (reader->get("modalities", kFew, &modalities) &&
+      std::ranges::any_of(modalities, [](const std::string& kind) { return kind != "text"; })) {
+    reader->fail(Status::unsupported("modalities asks for more than text, and this server answers text; leave it out.",
+                                     "modalities"));
   }
   reader->get("logprobs", &out->logprobs);
   if (reader->get("top_logprobs", IntRange{0, kMaxChatTopLogprobs}, &out->top_logprobs) &&
@@ -36,7 +38,8 @@ Status read_options(const Api& api, FieldReader* reader, std::string_view id_pre
   return reader->status();
 }
 
-void make_requests(const ChatOptions& options, const SamplingParams& params, const std::vector<int32_t>& ids, GenerationJob* job) {
+void make_requests(const ChatOptions& options, const SamplingParams& params, const std::vector<int32_t>& ids,
+                   GenerationJob* job) {
   const int n = options.sampling.n;
   for (int choice = 0; choice < n; ++choice) {
     GenerateRequest request = make_request(options, params, choice);
@@ -52,7 +55,8 @@ void make_requests(const ChatOptions& options, const SamplingParams& params, con
 
 }  // namespace
 
-Result<PreparedChat> prepare_chat(const Api& api, const Json& body, std::string_view strings, std::string_view id_prefix) {
+Result<PreparedChat> prepare_chat(const Api& api, const Json& body, std::string_view strings,
+                                  std::string_view id_prefix) {
   FieldReader reader(body);
   PreparedChat chat;
   ChatOptions& options = chat.options;

@@ -1,5 +1,5 @@
-// A chat request, whatever endpoint it came by, to engine requests. /v1/responses and /v1/messages write their bodies as
-// chat requests first.
+// A chat request, whatever endpoint it came by, to engine requests. /v1/responses and /v1/messages write their bodies
+// as chat requests first.
 #pragma once
 
 #include <string>
@@ -25,6 +25,7 @@ struct PreparedChat {
 };
 
 // `body`: the object of /v1/chat/completions. `strings`: JSON text that holds all its strings.
-Result<PreparedChat> prepare_chat(const Api& api, const Json& body, std::string_view strings, std::string_view id_prefix);
+Result<PreparedChat> prepare_chat(const Api& api, const Json& body, std::string_view strings,
+                                  std::string_view id_prefix);
 
 }  // namespace warpweave::server

@@ -13,7 +13,8 @@
 namespace warpweave::server {
 namespace {
 
-// Chat templates show a tool as it was sent: what a function returns, as transformers describes it, reaches the model so.
+// Chat templates show a tool as it was sent: so what a function returns, as transformers describes it, reaches the
+// model.
 constexpr std::string_view kShownOfFunction[] = {"return", "returns", "response"};
 constexpr std::string_view kWithoutEffectOfTool[] = {"cache_control"};
 
@@ -31,7 +32,8 @@ Status check_tool(const Json& tool, const std::string& field, bool allow_unknown
   WW_RETURN_IF_ERROR(outer.status());
   if (function == nullptr) {
     return Status::invalid_argument(
-        fmt::format("{}.function is missing; send {{\"type\": \"function\", \"function\": {{\"name\": \"...\"}}}}.", field),
+        fmt::format("{}.function is missing; send {{\"type\": \"function\", \"function\": {{\"name\": \"...\"}}}}.",
+                    field),
         field + ".function");
   }
   if (!function->is_object()) return wrong_type(field + ".function", "an object with a name", *function);
@@ -88,7 +90,8 @@ std::string name_of(const Json& function) {
   return name != nullptr && name->is_string() ? name->get<std::string>() : std::string();
 }
 
-// {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [{"type": "function", "function": {"name"}}]}}
+// {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [{"type": "function", "function":
+// {"name"}}]}}
 Status read_allowed(const Json& choice, ToolRequest* out, std::set<std::string>* allowed) {
   const Json* const object = member(choice, "allowed_tools");
   const Status wrong = Status::invalid_argument(
@@ -118,8 +121,9 @@ Result<Json> allowed_of(const Json& tools, std::set<std::string> allowed) {
     if (allowed.erase(name_of(tool["function"])) > 0) out.push_back(tool);
   }
   if (allowed.empty()) return out;
-  return Status::invalid_argument(fmt::format("tool_choice allows \"{}\", which is none of tools.", allowed.begin()->substr(0, 100)),
-                                  "tool_choice");
+  return Status::invalid_argument(
+      fmt::format("tool_choice allows \"{}\", which is none of tools.", allowed.begin()->substr(0, 100)),
+      "tool_choice");
 }
 
 // Sets `out` from tool_choice. `none`: the tools are not to be called. `allowed`: only these may be; empty: all.
@@ -143,7 +147,8 @@ bool is_special_mark(const Tokenizer& tokenizer, std::string_view mark) {
   return id && tokenizer.is_special(*id);
 }
 
-bool has_special_mark(const Tokenizer& tokenizer, const output::CallFormat* calls, const output::ReasoningFormat* reasoning) {
+bool has_special_mark(const Tokenizer& tokenizer, const output::CallFormat* calls,
+                      const output::ReasoningFormat* reasoning) {
   const auto special = [&](std::string_view mark) { return is_special_mark(tokenizer, mark); };
   if (calls && std::any_of(calls->marks.begin(), calls->marks.end(), special)) return true;
   if (!reasoning) return false;
@@ -160,8 +165,10 @@ bool goes_on_in_reasoning(const output::ReasoningFormat& format, const PromptEnd
   return begin != std::string_view::npos && (end == std::string_view::npos || end < begin);
 }
 
-// A grammar of the request holds the content: reasoning comes before, where its end can be sampled under a grammar, else not at all.
-Status hold_content(const Api& api, const output::ReasoningFormat& format, const PromptEnd& prompt, AnswerPlan* plan, SamplingParams* params) {
+// A grammar of the request holds the content: reasoning comes before, where its end can be sampled under a grammar,
+// else not at all.
+Status hold_content(const Api& api, const output::ReasoningFormat& format, const PromptEnd& prompt, AnswerPlan* plan,
+                    SamplingParams* params) {
   const bool inside = plan->format.begins_in_reasoning;
   if (format.begin.empty() || is_special_mark(*api.tokenizer(), format.end)) {
     plan->format.reasoning = {};
@@ -181,8 +188,9 @@ Result<std::string_view> demand_calls(const Api& api, const output::ToolDemand& 
         "tool_choice demands a call, and another field (response_format, structured_outputs, json_schema, regex, ebnf, "
         "structural_tag or a guided_ one) a form of the text; an answer can follow one of them.", "tool_choice");
   }
-  WW_ASSIGN_OR_RETURN(params->grammar,
-                      compile_structural_tag(api.grammar_context(), demand.must_call ? "tool_choice" : "tools", grammar->tag.value));
+  WW_ASSIGN_OR_RETURN(
+      params->grammar,
+      compile_structural_tag(api.grammar_context(), demand.must_call ? "tool_choice" : "tools", grammar->tag.value));
   return grammar->format;
 }
 
@@ -217,7 +225,8 @@ Result<ToolRequest> read_tools(const Api& api, const FieldReader& reader) {
   }
   out.set = std::make_shared<const output::ToolSet>(offered.value);
   if (!out.only.empty() && !out.set->has(out.only)) {
-    return Status::invalid_argument(fmt::format("tool_choice names \"{}\", which is none of tools.", out.only), "tool_choice");
+    return Status::invalid_argument(fmt::format("tool_choice names \"{}\", which is none of tools.", out.only),
+                                    "tool_choice");
   }
   out.tools = std::move(offered);
   return out;
@@ -242,7 +251,8 @@ Result<AnswerPlan> plan_answer(const Api& api, const ToolRequest& tools, const R
   plan.stream_reasoning = reasoning.stream;
   plan.format.tools = tools.set;
   plan.format.parallel_calls = tools.parallel_calls;
-  const output::ReasoningFormat* format = reasoning.separate ? output::find_reasoning_format(api.reasoning_format()) : nullptr;
+  const output::ReasoningFormat* format =
+      reasoning.separate ? output::find_reasoning_format(api.reasoning_format()) : nullptr;
   if (format) {
     plan.format.reasoning = format->name;
     plan.format.begins_in_reasoning = goes_on_in_reasoning(*format, prompt);

@@ -28,9 +28,11 @@ const std::array<Named, 3>& named_templates() {
 }
 
 Status about_flag(std::string_view what) {
-  return Status::invalid_argument(fmt::format("--completion-template: {}; give deepseek_coder, star_coder, qwen_coder, auto, none, or "
-                                              "a JSON file with fim_begin_token, fim_middle_token, fim_end_token and fim_position",
-                                              what), "--completion-template");
+  return Status::invalid_argument(
+      fmt::format("--completion-template: {}; give deepseek_coder, star_coder, qwen_coder, auto, none, or "
+                  "a JSON file with fim_begin_token, fim_middle_token, fim_end_token and fim_position",
+                  what),
+      "--completion-template");
 }
 
 Result<CompletionTemplate> read_template(const std::string& path) {
@@ -44,7 +46,8 @@ Result<CompletionTemplate> read_template(const std::string& path) {
   CompletionTemplate out;
   std::string name, position;
   reader.get("name", kMarker, &name);
-  const bool whole = reader.get("fim_begin_token", kMarker, &out.begin) && reader.get("fim_middle_token", kMarker, &out.gap) &&
+  const bool whole = reader.get("fim_begin_token", kMarker, &out.begin) &&
+                     reader.get("fim_middle_token", kMarker, &out.gap) &&
                      reader.get("fim_end_token", kMarker, &out.end) && reader.get("fim_position", kMarker, &position);
   reader.refuse_unknown();
   if (!reader.status().ok()) return about_flag(reader.status().message());

@@ -23,9 +23,9 @@ struct CompletionTemplate {
   std::string_view missing_from(const Tokenizer& tokenizer) const;
 };
 
-// What --completion-template says: a name that SGLang's users know, or a JSON file with fim_begin_token, fim_middle_token,
-// fim_end_token and fim_position (MIDDLE: prompt_gap_suffix, END: prompt_suffix_gap). Empty for "none", and for "auto", which
-// guess_completion_template() answers. invalid_argument names the flag.
+// What --completion-template says: a name that SGLang's users know, or a JSON file with fim_begin_token,
+// fim_middle_token, fim_end_token and fim_position (MIDDLE: prompt_gap_suffix, END: prompt_suffix_gap). Empty for
+// "none", and for "auto", which guess_completion_template() answers. invalid_argument names the flag.
 Result<std::optional<CompletionTemplate>> open_completion_template(const std::string& flag);
 // The one whose markers the tokenizer has.
 std::optional<CompletionTemplate> guess_completion_template(const Tokenizer& tokenizer);

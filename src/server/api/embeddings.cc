@@ -98,7 +98,9 @@ class NativeBuilder final : public PooledBuilder {
 class ClassifyBuilder final : public PooledBuilder {
  public:
   ClassifyBuilder(const Api& api, const PooledOptions& options, size_t sequences)
-      : PooledBuilder(sequences), frame_(answer_frame(options.rid, "list", options.model)), labels_(api.info().labels) {}
+      : PooledBuilder(sequences),
+        frame_(answer_frame(options.rid, "list", options.model)),
+        labels_(api.info().labels) {}
 
   std::string body() override {
     std::string out = "{" + frame_ + ",\"data\":[";
@@ -147,7 +149,8 @@ Result<GenerationJob> parse_embeddings(const Api& api, std::string_view body) {
   }
   WW_RETURN_IF_ERROR(reader.status());
   WW_RETURN_IF_ERROR(require_embeddings(api));
-  reader.get("dimensions", IntRange{1, api.info().pooled_size, "this model's embeddings have no more"}, &format.dimensions);
+  reader.get("dimensions", IntRange{1, api.info().pooled_size, "this model's embeddings have no more"},
+             &format.dimensions);
   reader.find("input");
   refuse_unsupported(&reader);
   WW_RETURN_IF_ERROR(refuse_unknown_fields(api, &reader));
@@ -173,7 +176,8 @@ Result<GenerationJob> parse_classify(const Api& api, std::string_view body) {
   PooledOptions options;
   WW_RETURN_IF_ERROR(read_pooled_options(api, &reader, "classify-", &options));
   if (api.info().labels.empty()) {
-    return Status::unsupported("this model has no labels; /classify needs one saved for sequence classification.", "model");
+    return Status::unsupported("this model has no labels; /classify needs one saved for sequence classification.",
+                               "model");
   }
   if (reader.find("input") == nullptr) {
     WW_ASSIGN_OR_RETURN(PooledInputs inputs, read_native_inputs(api, &reader, options));

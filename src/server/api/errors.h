@@ -1,5 +1,6 @@
-// Failures as answers: {"error": {"message", "type", "param", "code"}} as OpenAI's clients read it, with SGLang's members beside
-// "error" ("object", "message", "type", "param", the HTTP status as "code"); /v1/messages: {"type": "error", "error": {...}}.
+// Failures as answers: {"error": {"message", "type", "param", "code"}} as OpenAI's clients read it, with SGLang's
+// members beside "error" ("object", "message", "type", "param", the HTTP status as "code"); /v1/messages: {"type":
+// "error", "error": {...}}.
 #pragma once
 
 #include <exception>

@@ -158,12 +158,21 @@ namespace {
 
 // What other endpoints and servers call the field, of those that are known here.
 std::string_view other_name(std::string_view name, const std::vector<std::string_view>& known) {
-  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"max_tokens", "max_new_tokens"}, {"max_completion_tokens", "max_new_tokens"}, {"max_output_tokens", "max_new_tokens"},
-      {"max_new_tokens", "max_tokens"}, {"num_predict", "max_tokens"},               {"n_predict", "max_tokens"},
-      {"repeat_penalty", "repetition_penalty"}, {"stop_sequences", "stop"},          {"text", "prompt"},
-      {"content", "prompt"},            {"prompt", "text"},                          {"prompt", "input"},
-      {"input", "prompt"},              {"messages", "prompt"},                      {"ids", "tokens"}};
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"max_tokens", "max_new_tokens"},
+                                                                      {"max_completion_tokens", "max_new_tokens"},
+                                                                      {"max_output_tokens", "max_new_tokens"},
+                                                                      {"max_new_tokens", "max_tokens"},
+                                                                      {"num_predict", "max_tokens"},
+                                                                      {"n_predict", "max_tokens"},
+                                                                      {"repeat_penalty", "repetition_penalty"},
+                                                                      {"stop_sequences", "stop"},
+                                                                      {"text", "prompt"},
+                                                                      {"content", "prompt"},
+                                                                      {"prompt", "text"},
+                                                                      {"prompt", "input"},
+                                                                      {"input", "prompt"},
+                                                                      {"messages", "prompt"},
+                                                                      {"ids", "tokens"}};
   for (const auto& [theirs, ours] : kNames) {
     if (theirs == name && std::binary_search(known.begin(), known.end(), ours)) return ours;
   }

@@ -285,7 +285,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   bool in_groups_ = false;
 
   std::mutex mutex_;  // guards what follows
-  std::unique_ptr<SessionStore::Turn> turn_;  // null: of no session, or ended, which it is before a client reads that it failed
+  // Null: of no session, or ended, which it is before a client reads that it failed.
+  std::unique_ptr<SessionStore::Turn> turn_;
   bool open_ = false;
   bool closed_ = false;
   bool stream_begun_ = false;

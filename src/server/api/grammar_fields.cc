@@ -21,8 +21,10 @@ struct Spelling {
   std::string_view name;
   Kind kind;
 };
-constexpr Spelling kNative[] = {
-    {"json_schema", Kind::json_schema}, {"regex", Kind::regex}, {"ebnf", Kind::ebnf}, {"structural_tag", Kind::structural_tag}};
+constexpr Spelling kNative[] = {{"json_schema", Kind::json_schema},
+                                {"regex", Kind::regex},
+                                {"ebnf", Kind::ebnf},
+                                {"structural_tag", Kind::structural_tag}};
 constexpr Spelling kOpenAi[] = {
     {"guided_json", Kind::json_schema}, {"guided_regex", Kind::regex}, {"guided_choice", Kind::choice},
     {"guided_grammar", Kind::ebnf}, {"guided_json_object", Kind::json_object}, {"json_schema", Kind::json_schema},
@@ -32,7 +34,8 @@ constexpr Spelling kStructuredOutputs[] = {
     {"json_object", Kind::json_object}, {"structural_tag", Kind::structural_tag}};
 
 bool is_absent(const Json& value) {
-  return value.is_null() || (value.is_boolean() && !value.get<bool>()) || (value.is_string() && value.get_ref<const std::string&>().empty());
+  return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
+         (value.is_string() && value.get_ref<const std::string&>().empty());
 }
 
 grammar::JsonStyle json_style(const ServerArgs& args) {
@@ -57,17 +60,23 @@ class Compiling {
   ServerMetrics* const metrics_;
 };
 
-Result<std::shared_ptr<const grammar::CompiledGrammar>> compile_spec(const GrammarContext& context, const std::string& field, const GrammarSpec& spec) {
+Result<std::shared_ptr<const grammar::CompiledGrammar>> compile_spec(const GrammarContext& context,
+                                                                     const std::string& field,
+                                                                     const GrammarSpec& spec) {
   if (context.args.grammar_backend == "none") {
-    return Status::unsupported(fmt::format("{} needs structured output, which --grammar-backend none turned off.", field), field);
+    return Status::unsupported(
+        fmt::format("{} needs structured output, which --grammar-backend none turned off.", field), field);
   }
   if (context.compiler == nullptr) {
-    return Status::unsupported(fmt::format("{} needs the tokenizer, and the server runs with --skip-tokenizer-init.", field), field);
+    return Status::unsupported(
+        fmt::format("{} needs the tokenizer, and the server runs with --skip-tokenizer-init.", field), field);
   }
   const Compiling compiling(context.metrics);
   Result<std::shared_ptr<const grammar::CompiledGrammar>> compiled =
       context.budget != nullptr ? context.budget->compile(context.compiler, spec) : context.compiler->compile(spec);
-  if (!compiled.ok()) return Status(compiled.status().code(), fmt::format("{}: {}.", field, compiled.status().message()), field);
+  if (!compiled.ok()) {
+    return Status(compiled.status().code(), fmt::format("{}: {}.", field, compiled.status().message()), field);
+  }
   return compiled;
 }
 
@@ -83,7 +92,9 @@ class GrammarReader {
       for (const Spelling& spelling : kOpenAi) read_field(reader, spelling);
       read_structured_outputs(reader);
       read_response_format(reader);
-      for (const char* name : {"guided_whitespace_pattern", "whitespace_pattern"}) refuse_whitespace_pattern(reader, name);
+      for (const char* name : {"guided_whitespace_pattern", "whitespace_pattern"}) {
+        refuse_whitespace_pattern(reader, name);
+      }
       std::string backend;  // another engine's name for who compiles: there is one here
       reader->get("guided_decoding_backend", TextLimit{256}, &backend);
     }
@@ -94,7 +105,12 @@ class GrammarReader {
   void refuse_whitespace_pattern(FieldReader* reader, const char* name) {
     const Json* value = reader->find(name);
     if (value == nullptr || is_absent(*value)) return;
-    reader->fail(Status::unsupported(fmt::format("{} is not supported: whitespace in JSON is a space or a line break, or none under --constrained-json-disable-any-whitespace.", reader->path(name)), reader->path(name)));
+    reader->fail(Status::unsupported(
+        fmt::format(
+            "{} is not supported: whitespace in JSON is a space or a line break, or none under "
+            "--constrained-json-disable-any-whitespace.",
+            reader->path(name)),
+        reader->path(name)));
   }
 
   void read_field(FieldReader* reader, const Spelling& spelling) {
@@ -108,7 +124,9 @@ class GrammarReader {
   void take(FieldReader* reader, const std::string& field, Kind kind, const Json& value) {
     if (!reader->status().ok()) return;
     if (spec_) {
-      return reader->fail(Status::invalid_argument(fmt::format("{} and {} are both given; an output can follow one grammar, send one of them.", field_, field), field));
+      return reader->fail(Status::invalid_argument(
+          fmt::format("{} and {} are both given; an output can follow one grammar, send one of them.", field_, field),
+          field));
     }
     field_ = field;
     spec_.emplace();
@@ -124,7 +142,9 @@ class GrammarReader {
       case Kind::regex:
       case Kind::ebnf: return read_string(value, field, kMaxGrammarBytes, &spec->source);
       case Kind::choice: {
-        if (!value.is_array() || value.empty() || value.size() > kMaxChoices) return wrong_type(field, fmt::format("a list of 1 to {} strings", kMaxChoices), value);
+        if (!value.is_array() || value.empty() || value.size() > kMaxChoices) {
+          return wrong_type(field, fmt::format("a list of 1 to {} strings", kMaxChoices), value);
+        }
         for (const Json& item : value) {
           if (!item.is_string()) return wrong_type(field, "a list of strings", item);
         }
@@ -154,16 +174,26 @@ class GrammarReader {
       fields.get("disable_fallback", &no_fallback);  // there is nothing to fall back to
       fields.get("disable_additional_properties", &no_additional);
       if (no_additional) {
-        fields.fail(Status::unsupported(fmt::format("{}.disable_additional_properties is not supported; write additionalProperties: false into the schema.", name), fields.path("disable_additional_properties")));
+        fields.fail(Status::unsupported(
+            fmt::format(
+                "{}.disable_additional_properties is not supported; write additionalProperties: false into the schema.",
+                name),
+            fields.path("disable_additional_properties")));
       }
       refuse_whitespace_pattern(&fields, "whitespace_pattern");
       for (const Spelling& spelling : kStructuredOutputs) read_field(&fields, spelling);
       for (const auto& [key, value] : object->items()) {
         const bool known = std::any_of(std::begin(kStructuredOutputs), std::end(kStructuredOutputs),
                                        [name = std::string_view(key)](const Spelling& s) { return s.name == name; });
-        if (known || value.is_null() || key == "disable_any_whitespace" || key == "disable_fallback" || key == "disable_additional_properties" ||
-            key == "whitespace_pattern" || (key.starts_with('_') && value.is_string())) continue;
-        fields.fail(Status::invalid_argument(fmt::format("{}.{} is not known; give json, regex, choice, grammar, json_object or structural_tag.", name, key.substr(0, 60)), fields.path(key.substr(0, 60))));
+        if (known || value.is_null() || key == "disable_any_whitespace" || key == "disable_fallback" ||
+            key == "disable_additional_properties" || key == "whitespace_pattern" ||
+            (key.starts_with('_') && value.is_string())) {
+          continue;
+        }
+        fields.fail(Status::invalid_argument(
+            fmt::format("{}.{} is not known; give json, regex, choice, grammar, json_object or structural_tag.", name,
+                        key.substr(0, 60)),
+            fields.path(key.substr(0, 60))));
       }
       reader->fail(fields.status());
     }
@@ -176,12 +206,17 @@ class GrammarReader {
     FieldReader fields(*format, "response_format.");
     std::string type;
     if (!fields.get("type", TextLimit{256}, &type) && fields.status().ok()) {
-      fields.fail(Status::invalid_argument("response_format.type is missing; it must be text, json_object, json_schema or structural_tag.", "response_format.type"));
+      fields.fail(Status::invalid_argument(
+          "response_format.type is missing; it must be text, json_object, json_schema or structural_tag.",
+          "response_format.type"));
     }
     if (!fields.status().ok()) return reader->fail(fields.status());
     if (type == "structural_tag") return take(reader, "response_format", Kind::structural_tag, *format);
     if (type != "text" && type != "json_object" && type != "json_schema") {
-      return reader->fail(Status::unsupported(fmt::format("response_format.type is \"{}\", but must be text, json_object, json_schema or structural_tag.", type.substr(0, 60)), "response_format"));
+      return reader->fail(Status::unsupported(
+          fmt::format("response_format.type is \"{}\", but must be text, json_object, json_schema or structural_tag.",
+                      type.substr(0, 60)),
+          "response_format"));
     }
     const Json* schema = type == "text" ? nullptr : read_schema(&fields, type == "json_schema");
     if (!context_.args.allow_unknown_fields) fields.refuse_unknown();
@@ -189,7 +224,10 @@ class GrammarReader {
     if (type == "text" || !reader->status().ok()) return;
     if (schema != nullptr) return take(reader, "response_format.json_schema.schema", Kind::json_schema, *schema);
     if (type == "json_object") return take(reader, "response_format", Kind::json_object, Json(true));
-    reader->fail(Status::invalid_argument("response_format.json_schema.schema is missing; send {\"type\": \"json_schema\", \"json_schema\": {\"name\": \"...\", \"schema\": {...}}}.", "response_format"));
+    reader->fail(Status::invalid_argument(
+        "response_format.json_schema.schema is missing; send {\"type\": \"json_schema\", \"json_schema\": {\"name\": "
+        "\"...\", \"schema\": {...}}}.",
+        "response_format"));
   }
 
   // Of OpenAI's wrapper, or beside the type as llama.cpp takes it; null where there is none.
@@ -223,7 +261,8 @@ class GrammarReader {
 
 }  // namespace
 
-std::unique_ptr<grammar::GrammarCompiler> make_grammar_compiler(const Tokenizer* tokenizer, std::vector<int32_t> end_ids) {
+std::unique_ptr<grammar::GrammarCompiler> make_grammar_compiler(const Tokenizer* tokenizer,
+                                                                std::vector<int32_t> end_ids) {
   if (tokenizer == nullptr) return nullptr;
   grammar::GrammarCompilerOptions options;
   options.make_vocabulary = [tokenizer, end_ids = std::move(end_ids)] {
@@ -240,7 +279,9 @@ void read_grammar(const GrammarContext& context, FieldReader* reader, Dialect di
   GrammarReader(context, params).read(reader, dialect);
 }
 
-Result<std::shared_ptr<const grammar::CompiledGrammar>> compile_structural_tag(const GrammarContext& context, const std::string& field, const Json& tag) {
+Result<std::shared_ptr<const grammar::CompiledGrammar>> compile_structural_tag(const GrammarContext& context,
+                                                                               const std::string& field,
+                                                                               const Json& tag) {
   return compile_spec(context, field, {Kind::structural_tag, tag.dump(), json_style(context.args)});
 }
 
@@ -249,7 +290,8 @@ void refuse_misplaced_grammar(FieldReader* reader) {
     const Json* value = reader->find(spelling.name);
     if (value == nullptr || is_absent(*value)) continue;
     const std::string field = reader->path(spelling.name);
-    reader->fail(Status::invalid_argument(fmt::format("{} stands beside sampling_params; put it into them.", field), field));
+    reader->fail(
+        Status::invalid_argument(fmt::format("{} stands beside sampling_params; put it into them.", field), field));
   }
 }
 

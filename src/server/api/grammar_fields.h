@@ -16,7 +16,8 @@
 namespace warpweave::server {
 
 // For the tokenizer's vocabulary; null without one. `end_ids`: the tokens that end an output.
-std::unique_ptr<grammar::GrammarCompiler> make_grammar_compiler(const Tokenizer* tokenizer, std::vector<int32_t> end_ids);
+std::unique_ptr<grammar::GrammarCompiler> make_grammar_compiler(const Tokenizer* tokenizer,
+                                                                std::vector<int32_t> end_ids);
 
 struct GrammarContext {
   grammar::GrammarCompiler* compiler = nullptr;  // null: the server has no tokenizer
@@ -29,7 +30,9 @@ struct GrammarContext {
 void read_grammar(const GrammarContext& context, FieldReader* reader, Dialect dialect, SamplingParams* params);
 
 // A structural tag that this server wrote for the request's `field`.
-Result<std::shared_ptr<const grammar::CompiledGrammar>> compile_structural_tag(const GrammarContext& context, const std::string& field, const Json& tag);
+Result<std::shared_ptr<const grammar::CompiledGrammar>> compile_structural_tag(const GrammarContext& context,
+                                                                               const std::string& field,
+                                                                               const Json& tag);
 
 // Beside sampling_params they would be overlooked: refuses them there.
 void refuse_misplaced_grammar(FieldReader* reader);

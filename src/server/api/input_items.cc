@@ -21,7 +21,8 @@ struct Page {
 };
 
 Status bad_parameter(std::string_view name, std::string_view value, std::string_view rule) {
-  return Status::invalid_argument(fmt::format("{} is \"{}\", but must be {}.", name, value.substr(0, 60), rule), std::string(name));
+  return Status::invalid_argument(fmt::format("{} is \"{}\", but must be {}.", name, value.substr(0, 60), rule),
+                                  std::string(name));
 }
 
 Result<Page> read_page(std::string_view query) {
@@ -43,8 +44,9 @@ Result<Page> read_page(std::string_view query) {
       if (value != "asc" && value != "desc") return bad_parameter(name, value, "asc or desc");
       page.last_first = value == "desc";
     } else {
-      return Status::invalid_argument(fmt::format("{} is not known here; after, limit and order are.", name.substr(0, 60)),
-                                      std::string(name.substr(0, 60)));
+      return Status::invalid_argument(
+          fmt::format("{} is not known here; after, limit and order are.", name.substr(0, 60)),
+          std::string(name.substr(0, 60)));
     }
   }
   return page;
@@ -92,7 +94,8 @@ Result<std::string> page_of_items(std::string_view items, std::string_view query
   if (page.last_first) std::reverse(list.begin(), list.end());
   size_t begin = 0;
   if (!page.after.empty()) {
-    const auto at = std::find_if(list.begin(), list.end(), [&](const Json& item) { return is_text(item["id"], page.after); });
+    const auto at =
+        std::find_if(list.begin(), list.end(), [&](const Json& item) { return is_text(item["id"], page.after); });
     if (at == list.end()) return bad_parameter("after", page.after, "the id of an item of this response");
     begin = static_cast<size_t>(at - list.begin()) + 1;
   }

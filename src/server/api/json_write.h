@@ -25,7 +25,8 @@ void append_json_logprob(float value, std::string* out);
 // 1,2,3: the items of a list, behind those that are in `list` already.
 void append_json_items(std::span<const int32_t> values, std::string* list);
 
-// ,"cached_tokens_by_layer":{...} behind an object's cached_tokens: of models with recurrent layers, whose cache ends at a state.
+// ,"cached_tokens_by_layer":{...} behind an object's cached_tokens: of models with recurrent layers, whose cache ends
+// at a state.
 void append_cached_by_layer(int64_t attention_tokens, int64_t recurrent_tokens, std::string* out);
 
 // [0,255,...]

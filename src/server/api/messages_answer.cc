@@ -41,13 +41,20 @@ class MessagesBuilder final : public ResponseBuilder {
 
   std::string body() override {
     Json content = Json::array();
-    if (!answer_.reasoning.empty()) content.push_back({{"type", "thinking"}, {"thinking", answer_.reasoning}, {"signature", ""}});
-    if (!answer_.content.empty() || answer_.calls.empty()) content.push_back({{"type", "text"}, {"text", answer_.content}});
+    if (!answer_.reasoning.empty()) {
+      content.push_back({{"type", "thinking"}, {"thinking", answer_.reasoning}, {"signature", ""}});
+    }
+    if (!answer_.content.empty() || answer_.calls.empty()) {
+      content.push_back({{"type", "text"}, {"text", answer_.content}});
+    }
     for (const CollectedAnswer::Call& call : answer_.calls) {
       OwnedJson input;
-      if (Result<Json> parsed = parse_json(call.arguments); parsed.ok() && parsed->is_object()) input.value = std::move(*parsed);
+      if (Result<Json> parsed = parse_json(call.arguments); parsed.ok() && parsed->is_object()) {
+        input.value = std::move(*parsed);
+      }
       if (input.value.is_null()) input.value = Json::object();
-      content.push_back({{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", std::move(input.value)}});
+      content.push_back(
+          {{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", std::move(input.value)}});
     }
     OwnedJson message(frame(std::move(content)));
     message.value["stop_reason"] = stop_reason();
@@ -103,25 +110,31 @@ class MessagesBuilder final : public ResponseBuilder {
   void begin_block(Kind kind, Json block, std::string* events) {
     end_block(events);
     block_ = kind;
-    append_event("content_block_start", {{"type", "content_block_start"}, {"index", index_}, {"content_block", std::move(block)}}, events);
+    append_event("content_block_start",
+                 {{"type", "content_block_start"}, {"index", index_}, {"content_block", std::move(block)}}, events);
   }
 
   void stream_part(const AnswerEvent& part, std::string* events) {
     Json delta;
     switch (part.kind) {
       case Kind::call:
-        return begin_block(Kind::call, {{"type", "tool_use"}, {"id", part.id}, {"name", part.text}, {"input", Json::object()}}, events);
+        return begin_block(Kind::call,
+                           {{"type", "tool_use"}, {"id", part.id}, {"name", part.text}, {"input", Json::object()}},
+                           events);
       case Kind::content:
         if (block_ != Kind::content) begin_block(Kind::content, {{"type", "text"}, {"text", ""}}, events);
         delta = {{"type", "text_delta"}, {"text", part.text}};
         break;
       case Kind::reasoning:
-        if (block_ != Kind::reasoning) begin_block(Kind::reasoning, {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}, events);
+        if (block_ != Kind::reasoning) {
+          begin_block(Kind::reasoning, {{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}, events);
+        }
         delta = {{"type", "thinking_delta"}, {"thinking", part.text}};
         break;
       case Kind::arguments: delta = {{"type", "input_json_delta"}, {"partial_json", part.text}}; break;
     }
-    append_event("content_block_delta", {{"type", "content_block_delta"}, {"index", index_}, {"delta", std::move(delta)}}, events);
+    append_event("content_block_delta",
+                 {{"type", "content_block_delta"}, {"index", index_}, {"delta", std::move(delta)}}, events);
   }
 
   void end(std::string* events) {

@@ -38,9 +38,11 @@ class Blocks {
     } else if (type == "redacted_thinking" && role_ == "assistant") {
       reader.find("data");
     } else {
-      return Status::unsupported(fmt::format("{}.type is \"{}\", which a message of the role {} cannot hold here; there are text, "
-                                             "tool_use and thinking (assistant) and tool_result (user).", field, type, role_),
-                                 field + ".type");
+      return Status::unsupported(
+          fmt::format("{}.type is \"{}\", which a message of the role {} cannot hold here; there are text, "
+                      "tool_use and thinking (assistant) and tool_result (user).",
+                      field, type, role_),
+          field + ".type");
     }
     reader.refuse_unknown(kBlockFieldsWithoutEffect);
     return reader.status();
@@ -94,16 +96,24 @@ Status add_message(const Json& message, const std::string& field, Json* out) {
   reader.refuse_unknown();
   WW_RETURN_IF_ERROR(reader.status());
   if (role != "user" && role != "assistant" && role != "system") {
-    return Status::invalid_argument(fmt::format("{}.role is \"{}\", but must be user or assistant.", field, role.substr(0, 60)), field + ".role");
+    return Status::invalid_argument(
+        fmt::format("{}.role is \"{}\", but must be user or assistant.", field, role.substr(0, 60)), field + ".role");
   }
-  if (!content) return Status::invalid_argument(fmt::format("{}.content is missing; send a text or a list of blocks.", field), field + ".content");
+  if (!content) {
+    return Status::invalid_argument(fmt::format("{}.content is missing; send a text or a list of blocks.", field),
+                                    field + ".content");
+  }
   if (content->is_string()) {
     out->push_back({{"role", role}, {"content", *content}});
     return {};
   }
-  if (!content->is_array() || content->size() > kMaxContentParts) return wrong_type(field + ".content", "a text or a list of blocks", *content);
+  if (!content->is_array() || content->size() > kMaxContentParts) {
+    return wrong_type(field + ".content", "a text or a list of blocks", *content);
+  }
   Blocks blocks(role, out);
-  for (size_t i = 0; i < content->size(); ++i) WW_RETURN_IF_ERROR(blocks.add((*content)[i], fmt::format("{}.content[{}]", field, i)));
+  for (size_t i = 0; i < content->size(); ++i) {
+    WW_RETURN_IF_ERROR(blocks.add((*content)[i], fmt::format("{}.content[{}]", field, i)));
+  }
   blocks.end();
   return {};
 }
@@ -114,10 +124,14 @@ Status read_messages(const FieldReader& reader, Json* chat) {
   if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
   const Json* given = reader.find("messages");
   if (!given || !given->is_array() || given->empty() || given->size() > kMaxMessages) {
-    return Status::invalid_argument(fmt::format("messages must be a list of 1 to {} messages.", kMaxMessages), "messages");
+    return Status::invalid_argument(fmt::format("messages must be a list of 1 to {} messages.", kMaxMessages),
+                                    "messages");
   }
-  for (size_t i = 0; i < given->size(); ++i) WW_RETURN_IF_ERROR(add_message((*given)[i], fmt::format("messages[{}]", i), &messages));
-  const bool goes_on = is_text(messages.back()["role"], "assistant") && messages.back()["content"].is_string() && !messages.back().contains("tool_calls");
+  for (size_t i = 0; i < given->size(); ++i) {
+    WW_RETURN_IF_ERROR(add_message((*given)[i], fmt::format("messages[{}]", i), &messages));
+  }
+  const bool goes_on = is_text(messages.back()["role"], "assistant") && messages.back()["content"].is_string() &&
+                       !messages.back().contains("tool_calls");
   if (goes_on) (*chat)["continue_final_message"] = true;  // a prefill, as Anthropic takes it
   (*chat)["messages"] = std::move(messages);
   return {};
@@ -135,9 +149,13 @@ Status read_tools(const FieldReader& reader, Json* chat) {
     std::string type = "custom";
     tool.get("type", TextLimit{kMaxRidBytes}, &type);
     if (type != "custom") {
-      return Status::unsupported(fmt::format("{}.type is \"{}\", but this server runs no tools of its own; send name and input_schema.", field, type), field + ".type");
+      return Status::unsupported(
+          fmt::format("{}.type is \"{}\", but this server runs no tools of its own; send name and input_schema.", field,
+                      type),
+          field + ".type");
     }
-    list.push_back(chat_tool({tool.find("name"), tool.find("description"), tool.find("input_schema"), tool.find("strict")}));
+    list.push_back(
+        chat_tool({tool.find("name"), tool.find("description"), tool.find("input_schema"), tool.find("strict")}));
     tool.refuse_unknown(kBlockFieldsWithoutEffect);
     WW_RETURN_IF_ERROR(tool.status());
   }
@@ -159,14 +177,16 @@ Status read_tool_choice(const FieldReader& reader, Json* chat) {
   WW_RETURN_IF_ERROR(fields.status());
   if (one_call) (*chat)["parallel_tool_calls"] = false;
   if (type == "tool" && name.empty()) {
-    return Status::invalid_argument("tool_choice.name is missing; name the tool, or send the type any.", "tool_choice.name");
+    return Status::invalid_argument("tool_choice.name is missing; name the tool, or send the type any.",
+                                    "tool_choice.name");
   }
   if (type == "tool") {
     (*chat)["tool_choice"] = {{"type", "function"}, {"function", {{"name", name}}}};
   } else if (type == "auto" || type == "any" || type == "none") {
     (*chat)["tool_choice"] = type == "any" ? "required" : type;
   } else {
-    return Status::invalid_argument(fmt::format("tool_choice.type is \"{}\", but must be auto, any, tool or none.", type), "tool_choice.type");
+    return Status::invalid_argument(
+        fmt::format("tool_choice.type is \"{}\", but must be auto, any, tool or none.", type), "tool_choice.type");
   }
   return {};
 }
@@ -185,7 +205,9 @@ Status read_thinking(const FieldReader& reader, Json* chat) {
   if (type != "enabled" && type != "disabled" && type != "adaptive") {
     return Status::invalid_argument("thinking.type must be enabled, disabled or adaptive.", "thinking.type");
   }
-  if (type != "adaptive") (*chat)["chat_template_kwargs"] = {{"enable_thinking", type == "enabled"}, {"thinking", type == "enabled"}};
+  if (type != "adaptive") {
+    (*chat)["chat_template_kwargs"] = {{"enable_thinking", type == "enabled"}, {"thinking", type == "enabled"}};
+  }
   return {};
 }
 
@@ -214,7 +236,10 @@ Status read_output_config(const FieldReader& reader, Json* chat) {
   FieldReader fields(*config, "output_config.");
   if (const Json* effort = fields.find("effort")) (*chat)["reasoning_effort"] = *effort;
   if (const Json* newer = fields.find("format")) {
-    if (format) return Status::invalid_argument("output_format and output_config.format ask for the same; send one of them.", "output_format");
+    if (format) {
+      return Status::invalid_argument("output_format and output_config.format ask for the same; send one of them.",
+                                      "output_format");
+    }
     WW_RETURN_IF_ERROR(set_format(*newer, "output_config.format", chat));
   }
   fields.refuse_unknown();
@@ -225,7 +250,8 @@ Status read_output_config(const FieldReader& reader, Json* chat) {
 Status refuse_what_is_not_here(const FieldReader& reader) {
   const Json* servers = reader.find("mcp_servers");
   if (servers && !servers->empty()) {
-    return Status::unsupported("mcp_servers is not supported: this server runs no tools of its own; leave it out.", "mcp_servers");
+    return Status::unsupported("mcp_servers is not supported: this server runs no tools of its own; leave it out.",
+                               "mcp_servers");
   }
   if (reader.find("container")) {
     return Status::unsupported("container is not supported: this server runs no code; leave it out.", "container");
@@ -238,9 +264,11 @@ Status refuse_what_is_not_here(const FieldReader& reader) {
   fields.refuse_unknown();
   WW_RETURN_IF_ERROR(fields.status());
   const Json keeps_all{{"type", "clear_thinking_20251015"}, {"keep", "all"}};
-  if (edits && !(edits->is_array() && std::ranges::all_of(*edits, [&](const Json& edit) { return edit == keeps_all; }))) {
-    return Status::unsupported("context_management.edits is not supported: messages are read as they come; leave it out.",
-                               "context_management.edits");
+  if (edits &&
+      !(edits->is_array() && std::ranges::all_of(*edits, [&](const Json& edit) { return edit == keeps_all; }))) {
+    return Status::unsupported(
+        "context_management.edits is not supported: messages are read as they come; leave it out.",
+        "context_management.edits");
   }
   return {};
 }

@@ -9,7 +9,8 @@
 
 namespace warpweave::server {
 
-// {"prompt": "..." or [...], "add_special_tokens": true} -> {"tokens", "count", "max_model_len"}; or "messages", as a chat's
+// {"prompt": "..." or [...], "add_special_tokens": true} -> {"tokens", "count", "max_model_len"}; or "messages", as a
+// chat's
 Result<std::string> tokenize(const Api& api, std::string_view body);
 // {"tokens": [...] or [[...]], "skip_special_tokens": true} -> {"text"}
 Result<std::string> detokenize(const Api& api, std::string_view body);

@@ -183,7 +183,9 @@ class NativeBuilder final : public ResponseBuilder {
     const std::span<const float> states(delta.states);
     const size_t rows = states.size() / hidden_size_;
     const size_t prompt_rows = std::min(rows, static_cast<size_t>(delta.prompt_tokens));
-    const auto append_row = [&](size_t row) { append_json_floats(states.subspan(row * hidden_size_, hidden_size_), out); };
+    const auto append_row = [&](size_t row) {
+      append_json_floats(states.subspan(row * hidden_size_, hidden_size_), out);
+    };
     *out += ",\"hidden_states\":[[";
     for (size_t row = 0; row < prompt_rows; ++row) {
       if (row > 0) *out += ',';

@@ -117,8 +117,9 @@ Status read_embeds_row(const Json& row, const std::string& field, size_t hidden,
   for (const Json& item : row.get_ref<const Json::array_t&>()) {
     const double value = item.is_number() ? item.get<double>() : std::numeric_limits<double>::infinity();
     if (!(std::abs(value) <= kMaxEmbedsValue)) {
-      return Status::invalid_argument(
-          fmt::format("{} holds something else than numbers between -{:g} and {:g}.", field, kMaxEmbedsValue, kMaxEmbedsValue), field);
+      return Status::invalid_argument(fmt::format("{} holds something else than numbers between -{:g} and {:g}.", field,
+                                                  kMaxEmbedsValue, kMaxEmbedsValue),
+                                      field);
     }
     out->push_back(static_cast<float>(value));
   }
@@ -152,7 +153,8 @@ Result<Prompts> read_input_embeds(const Api& api, PromptEncoder& encoder, const 
 // Where the rows of a prompt stand: lists of time, height and width, a number for each token.
 Result<std::vector<int32_t>> read_position_ids(const Json& value, const std::string& field, size_t tokens) {
   const Status wrong = Status::invalid_argument(
-      fmt::format("{} must be three lists (time, height, width) of {} whole numbers each.", field, tokens), "position_ids");
+      fmt::format("{} must be three lists (time, height, width) of {} whole numbers each.", field, tokens),
+      "position_ids");
   if (!value.is_array() || value.size() != 3) return wrong;
   std::vector<int32_t> places;
   for (const Json& axis : value) {
@@ -239,7 +241,8 @@ class NativeParser {
   // Puts before the prompt what the session has read and written.
   Status go_on_in_session(Prompts* prompts) {
     if (prompts->is_batch || n_ != 1 || !prompts->embeds.empty()) {
-      return Status::invalid_argument("A request of a session has one prompt of text or input_ids, and n is 1.", "session_params");
+      return Status::invalid_argument("A request of a session has one prompt of text or input_ids, and n is 1.",
+                                      "session_params");
     }
     WW_ASSIGN_OR_RETURN(std::vector<int32_t> before, api_.sessions().prefix(owner_, *session_));
     if (before.empty()) return {};
@@ -250,11 +253,12 @@ class NativeParser {
     return {};
   }
 
-  // Last of all, so that what is refused here leaves the session as it was. Where the engine refuses then, for a full queue, the
-  // request is not kept, but what it was to replace is forgotten.
+  // Last of all, so that what is refused here leaves the session as it was. Where the engine refuses then, for a full
+  // queue, the request is not kept, but what it was to replace is forgotten.
   Status begin_turn(GenerationJob* job) {
     const GenerateRequest& request = job->requests[0];
-    WW_ASSIGN_OR_RETURN(SessionStore::Begun begun, api_.sessions().begin(owner_, *session_, request.rid, request.input_ids));
+    WW_ASSIGN_OR_RETURN(SessionStore::Begun begun,
+                        api_.sessions().begin(owner_, *session_, request.rid, request.input_ids));
     job->turn = std::move(begun.turn);
     for (const std::string& rid : begun.to_abort) api_.engine().abort(rid);
     return {};
@@ -264,8 +268,10 @@ class NativeParser {
     for (size_t i = 0; i < embeds.size(); ++i) {
       GenerateRequest& request = requests_[i];
       if (request.return_logprob && request.logprob_start_len >= 0) {
-        return Status::invalid_argument("logprob_start_len asks for log-probabilities of the prompt, and input_embeds has no "
-                                        "tokens; leave it out.", "logprob_start_len");
+        return Status::invalid_argument(
+            "logprob_start_len asks for log-probabilities of the prompt, and input_embeds has no "
+            "tokens; leave it out.",
+            "logprob_start_len");
       }
       request.input_embeds = embeds[i];
     }
@@ -281,8 +287,8 @@ class NativeParser {
     }
     for (size_t i = 0; i < requests_.size(); ++i) {
       const std::string field = prompts.is_batch ? fmt::format("position_ids[{}]", i) : "position_ids";
-      WW_ASSIGN_OR_RETURN(std::vector<int32_t> places,
-                          read_position_ids(prompts.is_batch ? (*value)[i] : *value, field, requests_[i].input_ids.size()));
+      WW_ASSIGN_OR_RETURN(std::vector<int32_t> places, read_position_ids(prompts.is_batch ? (*value)[i] : *value, field,
+                                                                         requests_[i].input_ids.size()));
       requests_[i].position_ids = std::make_shared<const std::vector<int32_t>>(std::move(places));
     }
     return {};

@@ -200,7 +200,8 @@ Result<std::string> update_weight_version(Api& api, std::string_view body) {
   if (!named) return Status::invalid_argument("new_version is missing; send a text.", "new_version");
   if (abort_all) api.engine().abort("");
   api.set_weight_version(version);
-  return dump({{"success", true}, {"message", "The version is changed; the weights are not."}, {"new_version", version}});
+  return dump(
+      {{"success", true}, {"message", "The version is changed; the weights are not."}, {"new_version", version}});
 }
 
 // SGLang takes the number as a text, too.
@@ -211,7 +212,8 @@ Status read_start_step(FieldReader* reader, ProfileRequest* out) {
   Json number = *value;
   if (value->is_string()) {
     const auto& digits = value->get_ref<const std::string&>();
-    const bool plain = !digits.empty() && digits.size() < 10 && digits.find_first_not_of("0123456789") == std::string::npos;
+    const bool plain =
+        !digits.empty() && digits.size() < 10 && digits.find_first_not_of("0123456789") == std::string::npos;
     if (!plain) return wrong_type("start_step", "a whole number", *value);
     number = std::stoi(digits);
   }
@@ -222,8 +224,9 @@ Status start_profile(Api& api, std::string_view body) {
   ProfileRequest request;
   request.folder = api.context().args.profile_dir;
   if (request.folder.empty()) {
-    return Status::unsupported("profiles are written under --profile-dir, which this server was started without; give it a folder.",
-                               "--profile-dir");
+    return Status::unsupported(
+        "profiles are written under --profile-dir, which this server was started without; give it a folder.",
+        "--profile-dir");
   }
   if (!body.empty()) {
     WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));

@@ -17,9 +17,10 @@ Result<std::string> read_format(const FieldReader& reader, std::string_view fiel
   std::string name(own);
   if (value != nullptr) WW_RETURN_IF_ERROR(read_string(*value, field, kMaxRidBytes, &name));
   if (calls ? output::find_call_format(name) != nullptr : output::find_reasoning_format(name) != nullptr) return name;
-  return Status::invalid_argument(fmt::format("{} is {}, but must be one of {}.", field, name.empty() ? "missing" : '"' + name.substr(0, 100) + '"',
-                                              fmt::join(calls ? output::call_format_names() : output::reasoning_format_names(), ", ")),
-                                  std::string(field));
+  return Status::invalid_argument(
+      fmt::format("{} is {}, but must be one of {}.", field, name.empty() ? "missing" : '"' + name.substr(0, 100) + '"',
+                  fmt::join(calls ? output::call_format_names() : output::reasoning_format_names(), ", ")),
+      std::string(field));
 }
 
 Result<CollectedAnswer> take_apart(FieldReader* reader, const output::AnswerFormat& format, bool allow_unknown) {
@@ -42,8 +43,9 @@ Result<std::string> parse_function_call(const Api& api, std::string_view body) {
   FieldReader reader(owned.value);
   WW_ASSIGN_OR_RETURN(const std::string name, read_format(reader, "tool_call_parser", api.call_format(), true));
   WW_ASSIGN_OR_RETURN(const std::shared_ptr<const output::ToolSet> tools, read_tool_set(api, reader));
-  WW_ASSIGN_OR_RETURN(const CollectedAnswer answer, take_apart(&reader, {.reasoning = {}, .calls = name, .tools = tools},
-                                                               api.context().args.allow_unknown_fields));
+  WW_ASSIGN_OR_RETURN(
+      const CollectedAnswer answer,
+      take_apart(&reader, {.reasoning = {}, .calls = name, .tools = tools}, api.context().args.allow_unknown_fields));
   std::string out = "{\"normal_text\":";
   append_json_string(answer.content, &out);
   out += ",\"calls\":[";
@@ -61,9 +63,13 @@ Result<std::string> separate_reasoning(const Api& api, std::string_view body) {
   WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
   FieldReader reader(owned.value);
   WW_ASSIGN_OR_RETURN(const std::string name, read_format(reader, "reasoning_parser", api.reasoning_format(), false));
-  const output::AnswerFormat format = {.reasoning = name, .calls = {},
-                                       .begins_in_reasoning = output::begins_in_reasoning(*output::find_reasoning_format(name), {}), .tools = {}};
-  WW_ASSIGN_OR_RETURN(const CollectedAnswer answer, take_apart(&reader, format, api.context().args.allow_unknown_fields));
+  const output::AnswerFormat format = {
+      .reasoning = name,
+      .calls = {},
+      .begins_in_reasoning = output::begins_in_reasoning(*output::find_reasoning_format(name), {}),
+      .tools = {}};
+  WW_ASSIGN_OR_RETURN(const CollectedAnswer answer,
+                      take_apart(&reader, format, api.context().args.allow_unknown_fields));
   std::string out = "{\"reasoning_text\":";
   append_json_string(answer.reasoning, &out);
   out += ",\"text\":";

@@ -23,7 +23,10 @@ std::optional<SessionWish> read_session(const Api& api, FieldReader* reader) {
   fields.get("replace", &wish.replace);
   fields.get("drop_previous_output", &wish.drop_previous_output);
   if (!api.context().args.allow_unknown_fields) fields.refuse_unknown();
-  if (!has_id) fields.fail(Status::invalid_argument("session_params.id is missing; send what /open_session answered.", "session_params.id"));
+  if (!has_id) {
+    fields.fail(Status::invalid_argument("session_params.id is missing; send what /open_session answered.",
+                                         "session_params.id"));
+  }
   reader->fail(fields.status());
   return wish;
 }
@@ -40,7 +43,8 @@ Result<std::string> open_session(const Api& api, std::string_view body, const st
   reader.get("timeout", NumberRange{0, 1e9, false, "0 keeps it open"}, &idle_timeout_s);
   bool streaming = false;
   if (reader.get("streaming", &streaming) && streaming) {
-    reader.fail(Status::unsupported("streaming sessions are not served; send each part as a request of the session.", "streaming"));
+    reader.fail(Status::unsupported("streaming sessions are not served; send each part as a request of the session.",
+                                    "streaming"));
   }
   if (!api.context().args.allow_unknown_fields) reader.refuse_unknown();
   WW_RETURN_IF_ERROR(reader.status());
@@ -57,7 +61,9 @@ Result<std::string> close_session(const Api& api, std::string_view body, const s
   const bool has_id = reader.get("session_id", TextLimit{kMaxRidBytes}, &id);
   if (!api.context().args.allow_unknown_fields) reader.refuse_unknown();
   WW_RETURN_IF_ERROR(reader.status());
-  if (!has_id) return Status::invalid_argument("session_id is missing; send what /open_session answered.", "session_id");
+  if (!has_id) {
+    return Status::invalid_argument("session_id is missing; send what /open_session answered.", "session_id");
+  }
   if (!api.sessions().close(owner, id)) return Status::not_found("The session is not open.", "session_id");
   return std::string("{}");
 }

@@ -31,9 +31,9 @@ Result<std::string> tokenize_messages(const Api& api, const Json& json, std::str
   reader.get("add_special_tokens", &add_special_tokens);
   WW_ASSIGN_OR_RETURN(const ToolRequest tools, read_tools(api, reader));
   WW_ASSIGN_OR_RETURN(const ChatPrompt prompt, read_chat_prompt(api, &reader, body, tools));
-  WW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                      encode_text(api, prompt.rendered.text, "messages",
-                                  {.add_special_tokens = add_special_tokens, .literal_at = prompt.rendered.literal_at}));
+  WW_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, encode_text(api, prompt.rendered.text, "messages",
+                                                                  {.add_special_tokens = add_special_tokens,
+                                                                   .literal_at = prompt.rendered.literal_at}));
   std::string tokens;
   append_ids(ids, &tokens);
   return fmt::format("{{\"tokens\":{},\"count\":{},\"max_model_len\":{}}}", tokens, ids.size(), api.info().context_len);

@@ -109,7 +109,9 @@ class ChatBuilder final : public OpenAiBuilder {
     }
   }
 
-  static std::string_view stop_name(const Choice& choice) { return choice.reader.calls_tools() ? "tool_calls" : "stop"; }
+  static std::string_view stop_name(const Choice& choice) {
+    return choice.reader.calls_tools() ? "tool_calls" : "stop";
+  }
 
   void append_choice(size_t index, std::string* out) override {
     const Choice& choice = choices_[index];

@@ -13,7 +13,9 @@ namespace warpweave::server {
 
 struct OpenAiOptions {
   // What answers call the model.
-  const std::string& model_name(const Api& api) const { return adapter.weights ? adapter.name : api.info().served_model_name; }
+  const std::string& model_name(const Api& api) const {
+    return adapter.weights ? adapter.name : api.info().served_model_name;
+  }
 
   SamplingFields sampling;
   bool stream = false;

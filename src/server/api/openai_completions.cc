@@ -114,13 +114,16 @@ class CompletionBuilder final : public OpenAiBuilder {
 Status check_suffix(const Api& api) {
   const std::optional<CompletionTemplate>& markers = api.context().completion_template;
   if (!markers) {
-    return Status::unsupported("suffix needs a model that was trained to fill in the middle and its markers: start the server with "
-                               "--completion-template, or leave it out.", "suffix");
+    return Status::unsupported(
+        "suffix needs a model that was trained to fill in the middle and its markers: start the server with "
+        "--completion-template, or leave it out.",
+        "suffix");
   }
   const std::string_view missing = markers->missing_from(*api.tokenizer());
   if (missing.empty()) return {};
-  return Status::unsupported(fmt::format("suffix needs the marker {} of --completion-template, which this model's tokenizer lacks.",
-                                         missing), "suffix");
+  return Status::unsupported(
+      fmt::format("suffix needs the marker {} of --completion-template, which this model's tokenizer lacks.", missing),
+      "suffix");
 }
 
 // prompt: "text", ["text", ...], [1, 2, ...] or [[1, 2], ...].
@@ -135,7 +138,8 @@ Result<std::vector<Prompt>> read_prompts(const Api& api, const FieldReader& read
                         (value->front().is_string() || value->front().is_array());
   const size_t count = is_batch ? value->size() : 1;
   WW_RETURN_IF_ERROR(check_sequences(api, count, options.sampling.n, "n"));
-  WW_RETURN_IF_ERROR(SamplingBudget().copy(options.sampling.params, count * static_cast<size_t>(options.sampling.n), "n"));
+  WW_RETURN_IF_ERROR(
+      SamplingBudget().copy(options.sampling.params, count * static_cast<size_t>(options.sampling.n), "n"));
   PromptEncoder encoder(api, options.sampling.n, options.truncate_prompt_tokens);
   const auto read_ids = [&](const Json& item, const std::string& field,
                             std::vector<int32_t>* ids) -> Status {
@@ -155,7 +159,8 @@ Result<std::vector<Prompt>> read_prompts(const Api& api, const FieldReader& read
       if (!options.truncate_prompt_tokens) return prompt;
     } else {
       if (!options.suffix.empty()) {
-        return Status::invalid_argument("suffix is put around a prompt's text, but " + field + " holds token ids; send text.", "suffix");
+        return Status::invalid_argument(
+            "suffix is put around a prompt's text, but " + field + " holds token ids; send text.", "suffix");
       }
       WW_RETURN_IF_ERROR(read_ids(item, field, &prompt.ids));
     }
@@ -183,8 +188,9 @@ Status read_options(const Api& api, FieldReader* reader, CompletionOptions* out)
   if (reader->get("suffix", TextLimit{kMaxTextBytes}, &out->suffix) && !out->suffix.empty()) {
     reader->fail(check_suffix(api));
     if (out->truncate_prompt_tokens) {
-      reader->fail(Status::invalid_argument("truncate_prompt_tokens would cut the markers around prompt and suffix; leave it out.",
-                                            "truncate_prompt_tokens"));
+      reader->fail(Status::invalid_argument(
+          "truncate_prompt_tokens would cut the markers around prompt and suffix; leave it out.",
+          "truncate_prompt_tokens"));
     }
   }
   int logprobs = 0;

@@ -29,8 +29,8 @@ Status read_pooled_options(const Api& api, FieldReader* reader, std::string_view
   const int most = out->max_tokens = api.info().context_len;
   if (reader->get("truncate_prompt_tokens", IntRange{-1, most, "-1 keeps what the context holds"}, &tokens)) {
     if (tokens == 0) {
-      reader->fail(Status::invalid_argument("truncate_prompt_tokens is 0, which leaves nothing; ask for at least 1, or -1.",
-                                            "truncate_prompt_tokens"));
+      reader->fail(Status::invalid_argument(
+          "truncate_prompt_tokens is 0, which leaves nothing; ask for at least 1, or -1.", "truncate_prompt_tokens"));
     }
     out->truncate_prompt_tokens = tokens;
   }
@@ -79,15 +79,19 @@ Result<PooledEncoder::Prompt> PooledEncoder::encode_pair(std::string_view first,
 }
 
 // What the tokenizer puts around one text or two is never cut: the texts are, the longer one first.
-Result<PooledEncoder::Prompt> PooledEncoder::encode_whole(std::vector<std::string_view> texts, const std::string& field) {
+Result<PooledEncoder::Prompt> PooledEncoder::encode_whole(std::vector<std::string_view> texts,
+                                                          const std::string& field) {
   WW_RETURN_IF_ERROR(api_.require_tokenizer(field));
   std::vector<std::vector<int32_t>> ids(texts.size());
   WW_ASSIGN_OR_RETURN(const Prompt empty, join(ids));
   std::optional<int> room = kept_tokens_;
   if (room) *room -= static_cast<int>(empty.ids.size());
   if (room && *room < 1) {
-    return Status::invalid_argument(fmt::format("truncate_prompt_tokens is {}, but this model's tokenizer puts {} tokens around "
-                                                "its texts; ask for more.", *kept_tokens_, empty.ids.size()), "truncate_prompt_tokens");
+    return Status::invalid_argument(
+        fmt::format("truncate_prompt_tokens is {}, but this model's tokenizer puts {} tokens around "
+                    "its texts; ask for more.",
+                    *kept_tokens_, empty.ids.size()),
+        "truncate_prompt_tokens");
   }
   if (!texts_) texts_.emplace(api_, 1, room, KeptEnd::beginning);
   for (size_t i = 0; i < texts.size(); ++i) {
@@ -120,10 +124,14 @@ Status PooledEncoder::accept(std::vector<int32_t>* ids, const std::string& field
 }
 
 Status PooledEncoder::check_length(size_t tokens, const std::string& field) const {
-  if (tokens == 0) return Status::invalid_argument(fmt::format("{} has no tokens; it needs at least one.", field), field);
+  if (tokens == 0) {
+    return Status::invalid_argument(fmt::format("{} has no tokens; it needs at least one.", field), field);
+  }
   if (tokens <= max_tokens_) return {};
-  return Status::invalid_argument(fmt::format("{} has {} tokens, but {} {}; shorten it, or send truncate_prompt_tokens.", field,
-                                              tokens, kContextPhrase, max_tokens_), field);
+  return Status::invalid_argument(
+      fmt::format("{} has {} tokens, but {} {}; shorten it, or send truncate_prompt_tokens.", field, tokens,
+                  kContextPhrase, max_tokens_),
+      field);
 }
 
 Result<PooledInputs> read_pooled_inputs(const Api& api, const FieldReader& reader, std::string_view name,
@@ -132,7 +140,8 @@ Result<PooledInputs> read_pooled_inputs(const Api& api, const FieldReader& reade
   const Json* value = reader.find(name);
   WW_RETURN_IF_ERROR(reader.status());
   if (value == nullptr) {
-    return Status::invalid_argument(fmt::format("{} is missing; send a string, a list of strings, or token ids.", name), whole);
+    return Status::invalid_argument(fmt::format("{} is missing; send a string, a list of strings, or token ids.", name),
+                                    whole);
   }
   if (value->is_array() && value->empty()) {
     return Status::invalid_argument(fmt::format("{} is empty; it needs at least one item.", name), whole);
@@ -213,9 +222,10 @@ void append_meta_info(const OutputDelta& delta, std::string_view weight_version,
   append_json_string(delta.rid, out);
   *out += ",\"weight_version\":";
   append_json_string(weight_version, out);
-  *out += fmt::format(",\"finish_reason\":{{\"type\":\"length\",\"length\":0}},\"prompt_tokens\":{},\"cached_tokens\":{},"
-                      "\"e2e_latency\":{}}}",
-                      delta.prompt_tokens, delta.cached_tokens, delta.e2e_latency_s);
+  *out += fmt::format(
+      ",\"finish_reason\":{{\"type\":\"length\",\"length\":0}},\"prompt_tokens\":{},\"cached_tokens\":{},"
+      "\"e2e_latency\":{}}}",
+      delta.prompt_tokens, delta.cached_tokens, delta.e2e_latency_s);
 }
 
 std::vector<float> label_probabilities(std::span<const float> logits) {

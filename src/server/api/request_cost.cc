@@ -68,8 +68,10 @@ Status PromptEncoder::count_text(size_t bytes, const std::string& field) {
   const size_t most = std::max(kMinRequestTextBytes, static_cast<size_t>(api_.context().args.max_body_bytes));
   if (text_bytes_ <= most) return {};
   return Status::invalid_argument(
-      fmt::format("The prompts up to {} have {} bytes of text, a text in many prompts counted in each, but at most {} are "
-                  "allowed in one request; send several requests.", field, text_bytes_, most),
+      fmt::format(
+          "The prompts up to {} have {} bytes of text, a text in many prompts counted in each, but at most {} are "
+          "allowed in one request; send several requests.",
+          field, text_bytes_, most),
       field);
 }
 

@@ -16,7 +16,8 @@ namespace warpweave::server {
 // `prompts` x `n` sequences: at most kMaxSequences, and no more than the queue ever takes.
 Status check_sequences(const Api& api, size_t prompts, int n, std::string_view field);
 
-// Which tokens of a prompt stay where it is cut: the last ones for who goes on writing, the first ones for who reads all.
+// Which tokens of a prompt stay where it is cut: the last ones for who goes on writing, the first ones for who reads
+// all.
 enum class KeptEnd { end, beginning };
 
 // The prompts of one request to token ids. A text is tokenised only as far as it takes to know that

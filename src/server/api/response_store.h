@@ -1,5 +1,5 @@
-// Answers of /v1/responses that were asked to be kept: by owner (the key a client sends), a bounded number and a bounded
-// size, those used longest ago go first. In memory only. Thread-safe.
+// Answers of /v1/responses that were asked to be kept: by owner (the key a client sends), a bounded number and a
+// bounded size, those used longest ago go first. In memory only. Thread-safe.
 #pragma once
 
 #include <list>
@@ -36,7 +36,9 @@ class ResponseStore {
   struct Kept {
     std::string owner, id;
     Entry entry;
-    size_t bytes() const { return owner.size() + id.size() + entry.body.size() + entry.messages.size() + entry.input.size(); }
+    size_t bytes() const {
+      return owner.size() + id.size() + entry.body.size() + entry.messages.size() + entry.input.size();
+    }
   };
   using List = std::list<Kept>;  // the one used last in front
   using Key = std::pair<std::string_view, std::string_view>;  // owner and id, of an element of kept_

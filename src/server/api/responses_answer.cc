@@ -33,8 +33,8 @@ constexpr OtherName kOtherNames[] = {
 
 std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-// Lists of log-probabilities as JSON text, which takes a tenth of what values take. In values a name stands for each, which no
-// text of a model can hold, until the whole is written.
+// Lists of log-probabilities as JSON text, which takes a tenth of what values take. In values a name stands for each,
+// which no text of a model can hold, until the whole is written.
 class LogprobTexts {
  public:
   // The name of a list with these entries, which are kept until forget().
@@ -73,9 +73,12 @@ std::string LogprobTexts::written(const Json& json) const {
 class ResponsesBuilder final : public ResponseBuilder {
  public:
   ResponsesBuilder(Api& api, const PreparedChat& chat, ResponseRequest request, std::string owner)
-      : store_(api.responses()), owner_(std::move(owner)), id_(chat.options.rid), request_(std::move(request)), reader_(chat.plan),
-        tokenizer_(*api.context().tokenizer), with_logprobs_(chat.options.logprobs) {
-    frame_.value = {{"id", id_}, {"object", "response"}, {"created_at", std::time(nullptr)}, {"model", chat.options.model_name(api)}};
+      : store_(api.responses()), owner_(std::move(owner)), id_(chat.options.rid), request_(std::move(request)),
+        reader_(chat.plan), tokenizer_(*api.context().tokenizer), with_logprobs_(chat.options.logprobs) {
+    frame_.value = {{"id", id_},
+                    {"object", "response"},
+                    {"created_at", std::time(nullptr)},
+                    {"model", chat.options.model_name(api)}};
     frame_.value.update(request_.echoed.value);
     frame_.value["store"] = request_.store;
     frame_.value["error"] = nullptr;
@@ -83,7 +86,8 @@ class ResponsesBuilder final : public ResponseBuilder {
 
   std::string_view stream_end() const override { return {}; }
   void append_error_event(const Status& error, std::string* events) override {
-    append_event("error", {{"code", std::string(error_code(error))}, {"message", error.message()}, {"param", nullptr}}, events);
+    append_event("error", {{"code", std::string(error_code(error))}, {"message", error.message()}, {"param", nullptr}},
+                 events);
   }
 
   void add(size_t, const OutputDelta& delta, std::string* events) override {
@@ -134,7 +138,8 @@ class ResponsesBuilder final : public ResponseBuilder {
         return {{"id", item_id_}, {"type", "message"}, {"status", status}, {"role", "assistant"},
                 {"content", Json::array({part_of("output_text")})}};
       default:
-        return {{"id", item_id_}, {"type", "function_call"}, {"status", status}, {"call_id", call_id_}, {"name", name_}, {"arguments", text_}};
+        return {{"id", item_id_},      {"type", "function_call"}, {"status", status},
+                {"call_id", call_id_}, {"name", name_},           {"arguments", text_}};
     }
   }
   Json part_of(std::string_view type) const {
@@ -220,7 +225,9 @@ class ResponsesBuilder final : public ResponseBuilder {
   // Counted anew, for an answer's marks and texts may share tokens; at most all that the answer has.
   int64_t tokens_of(const std::string& text) const {
     const auto ids = tokenizer_.encode(text, /*add_special_tokens=*/false);
-    return ids.ok() ? std::min<int64_t>(static_cast<int64_t>(ids.value().size()), completion_tokens_ - reasoning_tokens_) : 0;
+    return ids.ok()
+               ? std::min<int64_t>(static_cast<int64_t>(ids.value().size()), completion_tokens_ - reasoning_tokens_)
+               : 0;
   }
 
   // The item in the conversation that a next request may go on from.
@@ -237,8 +244,10 @@ class ResponsesBuilder final : public ResponseBuilder {
     response["status"] = done() ? "completed" : "incomplete";
     response["incomplete_details"] = done() ? Json() : Json{{"reason", "max_output_tokens"}};
     response["output"] = output_;
-    response["usage"] = {{"input_tokens", prompt_tokens_}, {"input_tokens_details", {{"cached_tokens", cached_tokens_}}},
-                         {"output_tokens", completion_tokens_}, {"output_tokens_details", {{"reasoning_tokens", reasoning_tokens_}}},
+    response["usage"] = {{"input_tokens", prompt_tokens_},
+                         {"input_tokens_details", {{"cached_tokens", cached_tokens_}}},
+                         {"output_tokens", completion_tokens_},
+                         {"output_tokens_details", {{"reasoning_tokens", reasoning_tokens_}}},
                          {"total_tokens", prompt_tokens_ + completion_tokens_}};
     if (request_.store) keep(response);
     return response;

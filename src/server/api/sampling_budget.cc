@@ -26,23 +26,30 @@ Result<StopRegex> SamplingBudget::compile(const std::string& stop_regex) {
   limits.max_dfa_states = kMaxStopRegexStates;
   limits.max_dfa_cells = kMaxStopRegexCells;
   WW_ASSIGN_OR_RETURN(const grammar::Regex regex, grammar::parse_regex(stop_regex, limits));
-  WW_ASSIGN_OR_RETURN(grammar::CharDfa found, grammar::CharDfa::from_regex(regex, /*search=*/true, limits, &stop_regex_work_));
+  WW_ASSIGN_OR_RETURN(grammar::CharDfa found,
+                      grammar::CharDfa::from_regex(regex, /*search=*/true, limits, &stop_regex_work_));
   if (found.num_states() > 0 && found.accepting(found.start())) {
     return Status::invalid_argument("it matches the empty text, which would end every answer before it begins");
   }
   if (found.num_cells() > stop_regex_cells_) {
-    return Status::invalid_argument(fmt::format("the patterns of this request up to it need tables of more than {} cells (states times classes "
-                                                "of characters); use simpler ones, or send several requests", kMaxStopRegexCells));
+    return Status::invalid_argument(
+        fmt::format("the patterns of this request up to it need tables of more than {} cells (states times classes "
+                    "of characters); use simpler ones, or send several requests",
+                    kMaxStopRegexCells));
   }
   stop_regex_cells_ -= found.num_cells();
-  return stop_regexes_.emplace(stop_regex, StopRegex{stop_regex, std::make_shared<const grammar::CharDfa>(std::move(found))}).first->second;
+  return stop_regexes_
+      .emplace(stop_regex, StopRegex{stop_regex, std::make_shared<const grammar::CharDfa>(std::move(found))})
+      .first->second;
 }
 
 Result<std::shared_ptr<const grammar::CompiledGrammar>> SamplingBudget::compile(grammar::GrammarCompiler* compiler,
                                                                                 const grammar::GrammarSpec& spec) {
   if (grammar_time_ <= std::chrono::nanoseconds::zero()) {
-    return Status::invalid_argument(fmt::format("the grammars of this request before it took more than {} ms to compile; use fewer or simpler "
-                                                "ones, or send several requests", most_grammar_time_.count()));
+    return Status::invalid_argument(
+        fmt::format("the grammars of this request before it took more than {} ms to compile; use fewer or simpler "
+                    "ones, or send several requests",
+                    most_grammar_time_.count()));
   }
   const std::chrono::nanoseconds begin = thread_time();
   Result<std::shared_ptr<const grammar::CompiledGrammar>> compiled = compiler->compile(spec);
@@ -53,9 +60,11 @@ Result<std::shared_ptr<const grammar::CompiledGrammar>> SamplingBudget::compile(
 Status SamplingBudget::copy(const SamplingParams& params, size_t sequences, const std::string& field) {
   const size_t bytes = heap_bytes(params);
   if (bytes_ / bytes < sequences) {
-    return Status::invalid_argument(fmt::format("{} has {} bytes of stop texts, token lists and biases for each of {} sequences, but those of a "
-                                                "request may have {} together; shorten the lists, lower n, or send several requests.",
-                                                field, bytes, sequences, kMaxSamplingBytes), field);
+    return Status::invalid_argument(
+        fmt::format("{} has {} bytes of stop texts, token lists and biases for each of {} sequences, but those of a "
+                    "request may have {} together; shorten the lists, lower n, or send several requests.",
+                    field, bytes, sequences, kMaxSamplingBytes),
+        field);
   }
   bytes_ -= bytes * sequences;
   return {};

@@ -21,7 +21,8 @@ class SamplingBudget {
 
   // Equal patterns share an automaton.
   Result<StopRegex> compile(const std::string& stop_regex);
-  Result<std::shared_ptr<const grammar::CompiledGrammar>> compile(grammar::GrammarCompiler* compiler, const grammar::GrammarSpec& spec);
+  Result<std::shared_ptr<const grammar::CompiledGrammar>> compile(grammar::GrammarCompiler* compiler,
+                                                                  const grammar::GrammarSpec& spec);
   // Call before `params` are copied for so many sequences.
   Status copy(const SamplingParams& params, size_t sequences, const std::string& field);
 

@@ -175,12 +175,15 @@ Result<FieldTexts> field_texts(const FieldReader& reader, std::string_view name)
 }
 
 // The prompts by which this model scores text i of `left` (or its only one) beside text i of `right`.
-Result<Pairs> make_pairs(const Api& api, const PooledOptions& options, const FieldTexts& left, const FieldTexts& right) {
+Result<Pairs> make_pairs(const Api& api, const PooledOptions& options, const FieldTexts& left,
+                         const FieldTexts& right) {
   const EngineInfo& info = api.info();
   const bool together = !info.labels.empty();
   if (together && info.labels.size() != 1) {
-    return Status::unsupported(fmt::format("this model has {} labels, and a score needs one with a single label; use /classify.",
-                                           info.labels.size()), "model");
+    return Status::unsupported(
+        fmt::format("this model has {} labels, and a score needs one with a single label; use /classify.",
+                    info.labels.size()),
+        "model");
   }
   if (!together) WW_RETURN_IF_ERROR(require_embeddings(api));
   WW_RETURN_IF_ERROR(check_sequences(api, left.size() + right.size(), 1, right.name));
@@ -220,12 +223,14 @@ constexpr ScoreSides kScoreSides[] = {{"text_1", "text_2"}, {"queries", "documen
 
 Result<GenerationJob> parse_text_score(const Api& api, FieldReader& reader, PooledOptions options) {
   refuse_unsupported(&reader, {"documents"});
-  const auto given = std::ranges::find_if(kScoreSides, [&](const ScoreSides& s) { return reader.find(s.left) || reader.find(s.right); });
+  const auto given = std::ranges::find_if(
+      kScoreSides, [&](const ScoreSides& s) { return reader.find(s.left) || reader.find(s.right); });
   const ScoreSides sides = given == std::end(kScoreSides) ? kScoreSides[0] : *given;
   for (const ScoreSides& other : kScoreSides) {
     if (other.left == sides.left || (!reader.find(other.left) && !reader.find(other.right))) continue;
-    return Status::invalid_argument(fmt::format("{} and {} say the same as {} and {}; send the fields of one of them.", other.left,
-                                                other.right, sides.left, sides.right), other.left);
+    return Status::invalid_argument(fmt::format("{} and {} say the same as {} and {}; send the fields of one of them.",
+                                                other.left, other.right, sides.left, sides.right),
+                                    other.left);
   }
   reader.find(sides.left);
   reader.find(sides.right);
@@ -233,8 +238,9 @@ Result<GenerationJob> parse_text_score(const Api& api, FieldReader& reader, Pool
   WW_ASSIGN_OR_RETURN(const FieldTexts left, field_texts(reader, sides.left));
   WW_ASSIGN_OR_RETURN(const FieldTexts right, field_texts(reader, sides.right));
   if (left.size() != 1 && left.size() != right.size()) {
-    return Status::invalid_argument(fmt::format("{} has {} texts and {} has {}; send one, or as many as in {}.", sides.left,
-                                                left.size(), sides.right, right.size(), sides.right), sides.left);
+    return Status::invalid_argument(fmt::format("{} has {} texts and {} has {}; send one, or as many as in {}.",
+                                                sides.left, left.size(), sides.right, right.size(), sides.right),
+                                    sides.left);
   }
   WW_ASSIGN_OR_RETURN(Pairs pairs, make_pairs(api, options, left, right));
   auto builder = std::make_unique<ScoreBuilder>(options, pairs);
@@ -247,8 +253,9 @@ Result<std::vector<std::vector<int32_t>>> item_prompts(const Api& api, const Fie
   const Json* query = reader.find("query");
   const Json* items = reader.find("items");
   if (query == nullptr || items == nullptr || (items->is_array() && items->empty())) {
-    return Status::invalid_argument(query == nullptr ? "query is missing." : "items is missing or empty; send at least one.",
-                                    query == nullptr ? "query" : "items");
+    return Status::invalid_argument(
+        query == nullptr ? "query is missing." : "items is missing or empty; send at least one.",
+        query == nullptr ? "query" : "items");
   }
   const bool ids = query->is_array();
   std::vector<int32_t> query_ids;
@@ -300,7 +307,8 @@ Result<GenerationJob> parse_token_score(const Api& api, FieldReader& reader, Poo
                                     "label_token_ids");
   }
   if (!api.info().generates) {
-    return Status::unsupported("label_token_ids needs a model that generates; send text_1 and text_2 to this one.", "label_token_ids");
+    return Status::unsupported("label_token_ids needs a model that generates; send text_1 and text_2 to this one.",
+                               "label_token_ids");
   }
   WW_ASSIGN_OR_RETURN(std::vector<std::vector<int32_t>> prompts, item_prompts(api, reader, options, item_first));
   auto builder = std::make_unique<TokenScoreBuilder>(api, prompts.size(), softmax);
@@ -327,7 +335,8 @@ Result<GenerationJob> parse_reranking(const Api& api, std::string_view body, boo
   reader.get("return_documents", &options.return_documents);
   std::string instruct;
   if (reader.get("instruct", TextLimit{kMaxTextBytes}, &instruct) && !instruct.empty()) {
-    reader.fail(Status::unsupported("instruct needs a template of the model's own; write it into the query.", "instruct"));
+    reader.fail(
+        Status::unsupported("instruct needs a template of the model's own; write it into the query.", "instruct"));
   }
   std::string query;
   const bool has_query = reader.get("query", TextLimit{kMaxTextBytes}, &query);
@@ -350,20 +359,26 @@ Result<GenerationJob> parse_score(const Api& api, std::string_view body) {
   WW_RETURN_IF_ERROR(read_pooled_options(api, &reader, "score-", &options));
   // The first of them that is there; null: none.
   const auto first = [&](std::initializer_list<const char*> names) {
-    const auto at = std::find_if(names.begin(), names.end(), [&](const char* name) { return reader.find(name) != nullptr; });
+    const auto at =
+        std::find_if(names.begin(), names.end(), [&](const char* name) { return reader.find(name) != nullptr; });
     return at == names.end() ? nullptr : *at;
   };
   const char* const tokens = first({"query", "items", "label_token_ids"});
   const char* const texts = first({"text_1", "text_2", "queries", "documents", "data_1", "data_2"});
   WW_RETURN_IF_ERROR(reader.status());
   if (tokens && texts) {
-    return Status::invalid_argument(fmt::format("{} asks for a score of texts, and {} for one of tokens (query, items and "
-                                                "label_token_ids); send the fields of one of them.", texts, tokens), texts);
+    return Status::invalid_argument(
+        fmt::format("{} asks for a score of texts, and {} for one of tokens (query, items and "
+                    "label_token_ids); send the fields of one of them.",
+                    texts, tokens),
+        texts);
   }
   return tokens ? parse_token_score(api, reader, options) : parse_text_score(api, reader, options);
 }
 
 Result<GenerationJob> parse_rerank(const Api& api, std::string_view body) { return parse_reranking(api, body, false); }
-Result<GenerationJob> parse_rerank_native(const Api& api, std::string_view body) { return parse_reranking(api, body, true); }
+Result<GenerationJob> parse_rerank_native(const Api& api, std::string_view body) {
+  return parse_reranking(api, body, true);
+}
 
 }  // namespace warpweave::server

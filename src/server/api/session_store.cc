@@ -15,7 +15,8 @@ constexpr const char* kIdField = "session_params.id";
 constexpr const char* kRidField = "session_params.rid";
 
 Status no_such_session(const std::string& id) {
-  return Status::invalid_argument(fmt::format("The session \"{}\" is not open; open one with /open_session.", id.substr(0, 100)), kIdField);
+  return Status::invalid_argument(
+      fmt::format("The session \"{}\" is not open; open one with /open_session.", id.substr(0, 100)), kIdField);
 }
 
 size_t tokens_of(const SessionStore::Node& node) {
@@ -69,12 +70,14 @@ Result<std::string> SessionStore::open(const std::string& owner, const std::stri
   std::lock_guard lock(mutex_);
   drop_idle();
   if (sessions_.size() >= kMaxSessions) {
-    return Status::resource_exhausted(fmt::format("{} sessions are open, and no more may be; close one with /close_session.", kMaxSessions));
+    return Status::resource_exhausted(
+        fmt::format("{} sessions are open, and no more may be; close one with /close_session.", kMaxSessions));
   }
   const auto [at, is_new] = sessions_.try_emplace(Key(owner, name));
   if (!is_new) {
-    return Status::invalid_argument(fmt::format("The session \"{}\" is open already; leave session_id out, or close it.",
-                                                name.substr(0, 100)), "session_id");
+    return Status::invalid_argument(
+        fmt::format("The session \"{}\" is open already; leave session_id out, or close it.", name.substr(0, 100)),
+        "session_id");
   }
   if (idle_timeout_s > 0) at->second.idle_timeout = std::chrono::duration<double>(idle_timeout_s);
   at->second.used = Clock::now();
@@ -107,12 +110,16 @@ Result<SessionStore::NodePtr> SessionStore::parent_of(const Session& session, co
   if (wish.rid.empty()) return NodePtr();
   NodePtr parent = request_of(session, wish.rid);
   if (parent == nullptr) {
-    return Status::invalid_argument(fmt::format("The session has no request \"{}\"; go on from one that it has, or leave rid out.",
-                                                wish.rid.substr(0, 100)), kRidField);
+    return Status::invalid_argument(
+        fmt::format("The session has no request \"{}\"; go on from one that it has, or leave rid out.",
+                    wish.rid.substr(0, 100)),
+        kRidField);
   }
   if (!parent->done && !wish.replace) {
-    return Status::invalid_argument(fmt::format("The request \"{}\" is still running; wait for it, or send replace: true.",
-                                                wish.rid.substr(0, 100)), kRidField);
+    return Status::invalid_argument(
+        fmt::format("The request \"{}\" is still running; wait for it, or send replace: true.",
+                    wish.rid.substr(0, 100)),
+        kRidField);
   }
   return parent;
 }
@@ -143,8 +150,8 @@ Result<std::vector<int32_t>> SessionStore::prefix(const std::string& owner, cons
   return ids;
 }
 
-Result<SessionStore::Begun> SessionStore::begin(const std::string& owner, const SessionWish& wish, const std::string& rid,
-                                                std::vector<int32_t> prompt) {
+Result<SessionStore::Begun> SessionStore::begin(const std::string& owner, const SessionWish& wish,
+                                                const std::string& rid, std::vector<int32_t> prompt) {
   auto node = std::make_shared<Node>();
   node->rid = rid;
   node->prompt = std::move(prompt);
@@ -153,7 +160,8 @@ Result<SessionStore::Begun> SessionStore::begin(const std::string& owner, const 
   WW_ASSIGN_OR_RETURN(Session* const session, find(owner, wish.id));
   WW_ASSIGN_OR_RETURN(const NodePtr parent, parent_of(*session, wish));
   if (request_of(*session, rid) != nullptr) {
-    return Status::invalid_argument(fmt::format("The session has a request \"{}\" already; send another rid, or none.", rid.substr(0, 100)), "rid");
+    return Status::invalid_argument(
+        fmt::format("The session has a request \"{}\" already; send another rid, or none.", rid.substr(0, 100)), "rid");
   }
   const std::vector<NodePtr> gone = wish.replace ? behind(*session, parent) : std::vector<NodePtr>();
   size_t tokens = tokens_ + tokens_of(*node);
@@ -164,8 +172,9 @@ Result<SessionStore::Begun> SessionStore::begin(const std::string& owner, const 
   }
   if (session->nodes.size() - gone.size() >= kMaxRequests || tokens > kMaxTokens) {
     return Status::resource_exhausted(fmt::format(
-        "A session keeps at most {} requests, and all of them {} tokens, {} counted for each request beside its own; close sessions "
-        "with /close_session, or send replace: true.", kMaxRequests, kMaxTokens, kTokensOfARequest));
+        "A session keeps at most {} requests, and all of them {} tokens, {} counted for each request beside its own; "
+        "close sessions with /close_session, or send replace: true.",
+        kMaxRequests, kMaxTokens, kTokensOfARequest));
   }
   node->parent = parent;
   session->nodes.push_back(node);  // the last that may fail

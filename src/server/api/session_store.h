@@ -1,8 +1,9 @@
-// Sessions of /generate, as SGLang has them: a request of a session goes on from an earlier one, of which its client then
-// sends only the name. What a request read and wrote is kept as ids; the prefix cache knows their K/V by itself.
+// Sessions of /generate, as SGLang has them: a request of a session goes on from an earlier one, of which its client
+// then sends only the name. What a request read and wrote is kept as ids; the prefix cache knows their K/V by itself.
 //
-// The requests of a session are a tree. `replace`: what came behind the earlier request is forgotten, and it and they are
-// aborted where they still run. A session belongs to the key that opened it. All is bounded, and in memory only. Thread-safe.
+// The requests of a session are a tree. `replace`: what came behind the earlier request is forgotten, and it and they
+// are aborted where they still run. A session belongs to the key that opened it. All is bounded, and in memory only.
+// Thread-safe.
 #pragma once
 
 #include <chrono>
@@ -33,7 +34,7 @@ class SessionStore {
   static constexpr size_t kMaxSessions = 1024;
   static constexpr size_t kMaxRequests = 4096;          // of a session
   static constexpr size_t kMaxTokens = size_t{8} << 20; // of all sessions
-  static constexpr size_t kTokensOfARequest = 256;      // counted for each beside its own: the memory it takes without them
+  static constexpr size_t kTokensOfARequest = 256;  // counted for each beside its own: the memory it takes without them
 
   using Key = std::pair<std::string, std::string>;  // owner, id
   struct Node {
@@ -45,10 +46,12 @@ class SessionStore {
   };
   using NodePtr = std::shared_ptr<Node>;
 
-  // A request of a session while it runs. One that ends before add() was called with a token or the last time was never there.
+  // A request of a session while it runs. One that ends before add() was called with a token or the last time was never
+  // there.
   class Turn {
    public:
-    Turn(SessionStore& store, NodePtr node, Key session) : store_(store), node_(std::move(node)), session_(std::move(session)) {}
+    Turn(SessionStore& store, NodePtr node, Key session)
+        : store_(store), node_(std::move(node)), session_(std::move(session)) {}
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -61,8 +64,8 @@ class SessionStore {
     const Key session_;
   };
 
-  // `id` empty: one is made up. `idle_timeout_s`: the session is closed after so long without a request that runs; 0: never.
-  // The session's id, or invalid_argument where it is open already, resource_exhausted where there are too many.
+  // `id` empty: one is made up. `idle_timeout_s`: the session is closed after so long without a request that runs; 0:
+  // never. The session's id, or invalid_argument where it is open already, resource_exhausted where there are too many.
   Result<std::string> open(const std::string& owner, const std::string& id, double idle_timeout_s);
   bool close(const std::string& owner, const std::string& id);
 
@@ -74,7 +77,8 @@ class SessionStore {
     std::vector<std::string> to_abort;  // requests that still run and are replaced
   };
   // Adds request `rid`, which reads `prompt`: prefix() and its own.
-  Result<Begun> begin(const std::string& owner, const SessionWish& wish, const std::string& rid, std::vector<int32_t> prompt);
+  Result<Begun> begin(const std::string& owner, const SessionWish& wish, const std::string& rid,
+                      std::vector<int32_t> prompt);
 
  private:
   using Clock = std::chrono::steady_clock;
