@@ -121,6 +121,22 @@ def long_functions(root):
                     yield f"{path}:{first + 1} has a function of {length} lines, at most {allowed} are allowed"
 
 
+def readmes(root):
+    """Folders of src/, tests and bench without a README, and READMEs that are too long, in their subfolders, too."""
+    for part in [f"src/{part}" for part in ORDER] + ["tests", "bench"]:
+        if not os.path.exists(os.path.join(root, part, "README.md")):
+            yield f"{part}/README.md is missing"
+    for part in ("src", "tests", "bench"):
+        for folder, _, files in sorted(os.walk(os.path.join(root, part))):
+            if "README.md" not in files:
+                continue
+            path = os.path.join(os.path.relpath(folder, root), "README.md")
+            with open(os.path.join(root, path), encoding="utf-8") as f:
+                lines = len(f.readlines())
+            if lines > MAX_README_LINES:
+                yield f"{path} has {lines} lines, at most {MAX_README_LINES} are allowed"
+
+
 def included(path):
     with open(path, encoding="utf-8") as f:
         return re.findall(r'^#include "([^"]+)"', f.read(), re.M)
@@ -148,16 +164,7 @@ def main():
                 with open(path, encoding="utf-8") as f:
                     if JSON_PARSE.search(f.read()):
                         broken.append(f"{path} parses JSON by itself; use base/json_parse.h or base/json_file.h")
-    for part in ORDER + ["../tests", "../bench"]:
-        readme = os.path.join(src, part, "README.md")
-        if not os.path.exists(readme):
-            broken.append(f"{readme} is missing")
-            continue
-        with open(readme, encoding="utf-8") as f:
-            lines = len(f.readlines())
-        if lines > MAX_README_LINES:
-            broken.append(f"{readme} has {lines} lines, at most {MAX_README_LINES} are allowed")
-    broken += [*runtime_calls(root), *sizes(root), *long_functions(root)]
+    broken += [*readmes(root), *runtime_calls(root), *sizes(root), *long_functions(root)]
     print("\n".join(broken) or "structure: every rule holds")
     return 1 if broken else 0
 
