@@ -19,8 +19,6 @@ using F = KvFormat;
 
 constexpr EnumSet<A> kAmpereUp = {A::sm_80,  A::sm_86,  A::sm_89,  A::sm_90,
                                   A::sm_100, A::sm_103, A::sm_120, A::sm_121};
-constexpr EnumSet<A> kNvidia = {A::sm_75, A::sm_80,  A::sm_86,  A::sm_89, A::sm_90,
-                                A::sm_100, A::sm_103, A::sm_120, A::sm_121};
 constexpr EnumSet<A> kAmd = {A::gfx90a, A::gfx942, A::gfx950};
 constexpr EnumSet<A> kTileDevices = {A::sm_75,  A::sm_80,  A::sm_86,  A::sm_89,
                                      A::sm_90,  A::sm_100, A::sm_103, A::sm_120,

@@ -81,7 +81,6 @@ class AnswerReader {
   // The call that begins next is handed over when it ends or is released, unless it is longer than may be held.
   void hold_call() { first_held_ = events_.size(); }
   void release_call() { first_held_.reset(); }
-  bool in_call() const { return in_call_; }
   bool offers(std::string_view name) const { return format_.tools == nullptr || format_.tools->has(name); }
   const Json* argument_schema(std::string_view argument) const;
   void end_reasoning();

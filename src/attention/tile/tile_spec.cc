@@ -9,7 +9,6 @@
 namespace warpweave::tile {
 namespace {
 
-constexpr int kVectorLanes = 16;
 constexpr int kMmaRows = 16;  // of one warp
 constexpr int kDpasRows = 8;  // of one sub-group
 constexpr int kListedBlocks = 1 << 14;  // of modifiers.cl; a million tokens

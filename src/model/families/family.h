@@ -111,7 +111,6 @@ inline constexpr NormNames kNormsAfter = {"", "post_attention_layernorm", "", "p
 // BERT's norms of the rows after each branch.
 inline constexpr NormNames kNormsOfRows = {"", "", "", "", "post_attention_layernorm", "post_feedforward_layernorm"};
 
-std::span<const Family> all_families();
 // `unsupported`, listing what is supported, for an unknown architecture.
 Result<Family> find_family(std::string_view architecture);
 

@@ -36,8 +36,6 @@ RouterRule router_rule(const ModelConfig& config) {
   return {.num_experts = config.num_experts, .k = config.experts_per_token, .renormalise = config.norm_topk_prob};
 }
 
-std::span<const Family> all_families() { return kFamilies; }
-
 Result<Family> find_family(std::string_view architecture) {
   const std::string decoder = declared_model(architecture).decoder;
   std::string supported;
