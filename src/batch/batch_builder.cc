@@ -4,6 +4,8 @@
 #include <cassert>
 #include <iterator>
 
+#include "base/prefetch.h"
+
 namespace warpweave {
 
 void BatchBuilder::clear(const Step& step) {
@@ -184,6 +186,14 @@ void BatchBuilder::reserve_page_table(const Step& step) {
   }
   if (table_rows_.size() < step.rows.size()) table_rows_.resize(step.rows.size());
   for (Group& group : groups_) group.page_table.resize(table_rows_.size() * page_table_stride_);
+  // Where rows grow: each stands on a line of its own, which the one before does not bring along.
+  for (size_t i = 0; i < step.rows.size(); ++i) {
+    const StepRow& row = step.rows[i];
+    if (row.num_pages == 0) continue;
+    const size_t last = i * page_table_stride_ + row.num_pages - 1;
+    for (const Group& group : groups_) prefetch(group.page_table.data() + last);
+    prefetch(row.pages + static_cast<size_t>(row.num_pages) * cache_.num_groups - 1);
+  }
 }
 
 void BatchBuilder::copy_page_table_row(int index, const StepRow& row) {
