@@ -187,7 +187,18 @@ bool Connection::check_route(const RouteTable::Match& match) {
     return false;
   }
   route_ = match.route;
-  return check_access(*route_);
+  return check_access(*route_) && check_content_encoding();
+}
+
+bool Connection::check_content_encoding() {
+  if (!route_->takes_body()) return true;
+  for (const auto& [name, value] : parser_.head().fields) {
+    if (name != "content-encoding" || equal_ignoring_case(value, "identity")) continue;
+    reject({415, "unsupported_content_encoding",
+            "Content-Encoding must be identity: bodies are not decompressed here; send the JSON as it is"});
+    return false;
+  }
+  return true;
 }
 
 bool Connection::check_access(const Route& route) {

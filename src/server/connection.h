@@ -63,6 +63,7 @@ class Connection : public SocketEvents, public std::enable_shared_from_this<Conn
   bool check_head();
   bool check_route(const RouteTable::Match& match);
   bool check_access(const Route& route);
+  bool check_content_encoding();
   bool take_body(std::string_view piece);
   void send_continue();
   void start_exchange();

@@ -121,6 +121,9 @@ TEST_F(HttpServerTest, MalformedRequestsGetOpenAiShapedErrors) {
       {"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n", "404"},
       {"GET /pingg HTTP/1.1\r\nHost: x\r\n\r\n", "404"},
       {"DELETE /ping HTTP/1.1\r\nHost: x\r\n\r\n", "405"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", "415"},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Encoding: identity\r\nContent-Encoding: br\r\nContent-Length: 1\r\n\r\nx",
+       "415"},
       {"GET /echo HTTP/1.1\r\nHost: x\r\n\r\n", "405"},
   };
   for (const Malformed& c : cases) {

@@ -245,6 +245,8 @@ TEST(BadInput, FieldsThatAskForNothingAreFine) {
   }
   EXPECT_EQ(post(api, Body::chat, R"("modalities": ["text"])").status, 200);
   expect_refused(post(api, Body::chat, R"("modalities": ["text", "audio"])"), "", "modalities");
+  // An object without members asks for a search as well.
+  expect_refused(post(api, Body::chat, R"("web_search_options": {})"), "", "web_search_options");
 }
 
 TEST(BadInput, MessagesOfTheEngineKeepTheirKind) {

@@ -84,6 +84,10 @@ Status check_extras(const Json& message, const std::string& field) {
     reader.get(name, TextLimit{kMaxTextBytes}, &text);
   }
   WW_RETURN_IF_ERROR(reader.status());
+  if (reader.find("audio") != nullptr) {
+    return Status::unsupported(
+        field + ".audio is not supported: this server takes text; send its transcript as content.", field + ".audio");
+  }
   const Json* calls = reader.find("tool_calls");
   if (calls == nullptr) return {};
   if (!calls->is_array()) return wrong_type(field + ".tool_calls", "a list of calls", *calls);

@@ -203,6 +203,12 @@ TEST(Chat, TextPartsAndOtherParts) {
       [{"type": "image_url", "image_url": {"url": "http://x"}}]}]})");
   EXPECT_EQ(image.status, 400);
   EXPECT_EQ(image.json()["error"]["param"], "messages[0].content[0].type");
+  const Reply spoken = api.post("/v1/chat/completions", R"({"messages": [{"role": "assistant", "audio": {"id": "a"}},
+      {"role": "user", "content": "Hi"}]})");
+  EXPECT_EQ(spoken.status, 400);
+  EXPECT_EQ(spoken.json()["error"]["param"], "messages[0].audio");
+  EXPECT_EQ(api.post("/v1/chat/completions", R"({"messages": [{"role": "assistant", "content": "Hm", "audio": null},
+      {"role": "user", "content": "Hi"}]})").status, 200);
 }
 
 TEST(Chat, ContinuesTheFinalMessage) {

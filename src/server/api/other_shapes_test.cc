@@ -288,11 +288,14 @@ TEST(Responses, FormsAndRefusals) {
   TestApi api;
   EXPECT_EQ(api.post("/v1/responses", R"({"input": "Hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "object"}}}})").status, 200);
   EXPECT_NE(api.engine().submitted().back().sampling.grammar, nullptr);
+  EXPECT_EQ(api.post("/v1/responses", R"({"input": "Hi", "context_management": []})").status, 200);
   for (const auto& [body, param] : std::vector<std::pair<std::string, std::string>>{
            {R"({})", "input"}, {R"({"input": 3})", "input"}, {R"({"input": "a", "background": true})", "background"},
            {R"({"input": "a", "truncation": "auto"})", "truncation"}, {R"({"input": "a", "tools": [{"type": "web_search"}]})", "tools[0].type"},
            {R"({"input": "a", "include": ["file_search_call.results"]})", "include"}, {R"({"input": "a", "include": "x"})", "include"},
-           {R"({"input": "a", "top_logprobs": 2})", "top_logprobs"},
+           {R"({"input": "a", "top_logprobs": 2})", "top_logprobs"}, {R"({"input": "a", "max_tool_calls": 1})", "max_tool_calls"},
+           {R"({"input": "a", "prompt": {"id": "p"}})", "prompt"}, {R"({"input": "a", "conversation": "c"})", "conversation"},
+           {R"({"input": "a", "context_management": [{"type": "compaction"}]})", "context_management"},
            {R"({"input": [{"type": "item_reference"}]})", "input[0].type"}, {R"({"input": "a", "inputs": "b"})", "inputs"},
            {R"({"input": [{"role": "user", "content": [{"type": "input_image"}]}]})", "input[0].content[0].type"}}) {
     const Reply reply = api.post("/v1/responses", body);

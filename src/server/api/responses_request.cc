@@ -211,8 +211,15 @@ Status refuse_what_is_not_here(FieldReader* reader) {
   std::string truncation = "disabled";
   reader->get("truncation", TextLimit{kMaxRidBytes}, &truncation);
   if (truncation != "disabled") reader->fail(Status::unsupported("truncation must be \"disabled\": messages are not dropped here; shorten input.", "truncation"));
-  for (const char* name : {"conversation", "prompt", "max_tool_calls", "context_management"}) {
-    if (reader->find(name)) reader->fail(Status::unsupported(fmt::format("{} is not supported; use previous_response_id, and leave it out.", name), name));
+  constexpr std::pair<const char*, std::string_view> kAdvice[] = {
+      {"conversation", "use previous_response_id"},
+      {"prompt", "prompts are not stored here; send their text as instructions and input"},
+      {"max_tool_calls", "it counts calls of built-in tools, and there are none; leave it out"},
+      {"context_management", "items are read as they come; leave it out"}};
+  for (const auto& [name, advice] : kAdvice) {
+    const Json* value = reader->find(name);
+    if (!value || (value->is_array() && value->empty())) continue;
+    reader->fail(Status::unsupported(fmt::format("{} is not supported: {}.", name, advice), name));
   }
   return reader->status();
 }

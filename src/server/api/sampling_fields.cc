@@ -49,6 +49,8 @@ struct UnsupportedField {
 constexpr std::string_view kTextOnly = "this server takes text; leave it out";
 constexpr std::string_view kNoLora = "adapters are for requests that generate text, which name one by lora_path or model; leave it out";
 
+constexpr std::string_view kWebSearch = "web_search_options";  // {} asks for a search, too
+
 constexpr UnsupportedField kUnsupportedFields[] = {
     {"lora_path", kNoLora},
     {"lora_id", kNoLora},
@@ -73,7 +75,7 @@ constexpr UnsupportedField kUnsupportedFields[] = {
     {"prediction", "leave it out"},
     {"functions", "use tools"},
     {"function_call", "use tools and tool_choice"},
-    {"web_search_options", "leave it out"},
+    {kWebSearch, "this server searches nothing; leave it out"},
     {"background", "keep the connection open, or stream"},
     {"return_bytes", "text is answered in JSON; leave it out"},
     {"return_entropy", "compute it from top_logprobs_num; leave it out"},
@@ -258,7 +260,7 @@ void refuse_unsupported(FieldReader* reader, std::initializer_list<std::string_v
   for (const auto& field : kUnsupportedFields) {
     if (std::ranges::find(own, field.name) != own.end()) continue;
     const Json* value = reader->find(field.name);
-    if (!value || asks_nothing(*value)) continue;
+    if (!value || (asks_nothing(*value) && !(field.name == kWebSearch && value->is_object()))) continue;
     const std::string path = reader->path(field.name);
     reader->fail(
         Status::unsupported(fmt::format("{} is not supported: {}.", path, field.advice), path));
