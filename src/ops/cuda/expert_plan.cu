@@ -13,6 +13,8 @@ namespace {
 
 constexpr int kFewRows = 256, kFewThreads = 256;  // that the last CTA places; a warp a row
 constexpr int kMostBlocks = 128, kBlockThreads = 512;
+// Of the kernel that chooses for many rows, where a lane has `each` experts: without spills.
+constexpr int choose_threads(int each) { return each == 2 || each == 4 ? 1024 : kBlockThreads; }
 constexpr int kMostExperts = kMaxGpuExperts + kMaxGpuSharedExperts;
 
 __host__ __device__ constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
@@ -147,17 +149,17 @@ __global__ void __launch_bounds__(kFewThreads, 1) plan_kernel(const __grid_const
 }
 
 template <int kEach>
-__global__ void __launch_bounds__(kBlockThreads, 1) choose_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
+__global__ void __launch_bounds__(choose_threads(kEach), 1) choose_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
   __shared__ int32_t counts[kMostExperts];
   const int experts = call.rule.all_experts(), begin = static_cast<int>(blockIdx.x) * block_rows;
   const int end = min(begin + block_rows, static_cast<int>(call.rows));
-  for (int e = threadIdx.x; e < experts; e += kBlockThreads) counts[e] = 0;
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) counts[e] = 0;
   start_successor();
   wait_for_predecessor();
   __syncthreads();
-  for (int row = begin + threadIdx.x / 32; row < end; row += kBlockThreads / 32) choose<kEach>(call, row, counts);
+  for (int row = begin + threadIdx.x / 32; row < end; row += blockDim.x / 32) choose<kEach>(call, row, counts);
   __syncthreads();
-  for (int e = threadIdx.x; e < experts; e += kBlockThreads) call.plan.counts[int64_t{blockIdx.x} * experts + e] = counts[e];
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) call.plan.counts[int64_t{blockIdx.x} * experts + e] = counts[e];
 }
 
 // All threads of one CTA. Rows of padding, the last ones, have the first row's experts and are not counted.
@@ -232,7 +234,7 @@ void plan_experts(const ExpertPlanCall& call, Stream stream) {
     }
     const int most = static_cast<int>(expert_plan_blocks(rows)), block_rows = (rows + most - 1) / most;
     const auto blocks = static_cast<unsigned>((rows + block_rows - 1) / block_rows);
-    launch_dependent({blocks, kBlockThreads, 0, on}, choose_kernel<Each::value>, call, block_rows);
+    launch_dependent({blocks, static_cast<unsigned>(choose_threads(Each::value)), 0, on}, choose_kernel<Each::value>, call, block_rows);
     launch_dependent({blocks, kBlockThreads, 0, on}, place_kernel, call, block_rows);
   });
 }

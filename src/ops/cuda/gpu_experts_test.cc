@@ -390,7 +390,7 @@ TEST(GpuExpertsTest, TheNextNormAddsWhatExpertsLeft) {
   if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
   constexpr int kChoices = 5;
   for (const int64_t hidden : {64, 200, 1000, 1536, 2048, 2880, 4096, 5120, 7168, 10240}) {
-    for (const int64_t rows : {1, 2, 31, 33, 500}) {
+    for (const int64_t rows : {1, 2, 31, 33, 500, 1100}) {
       ExpertMemory memory(of(8, kChoices, hidden, 64, rows));
       std::mt19937 random(static_cast<unsigned>(hidden + rows));
       std::normal_distribution<float> normal(0, 1);

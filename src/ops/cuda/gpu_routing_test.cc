@@ -185,6 +185,8 @@ const RouteCase kRoutes[] = {
     {256, {.num_experts = 128, .k = 8, .renormalise = false}},
     {257, {.num_experts = 60, .k = 4, .renormalise = false}},
     {1000, {.num_experts = 512, .k = 10}},
+    {4500, {.num_experts = 128, .k = 8}},
+    {4500, {.num_experts = 64, .k = 6, .shared = 2}},
     {64, {.num_experts = 32, .k = 16, .scale = 2.5f}},
     {333, {.num_experts = 256, .k = 8, .score = RouterScore::sigmoid, .sum_epsilon = 1e-20f, .scale = 2.5f, .groups = 8,
            .kept_groups = 4, .group_score = GroupScore::best_two}, true},
