@@ -25,6 +25,17 @@ struct RowNorms {
   float scale[kSharedRows], largest[kSharedRows];
 };
 
+// Where column i of a kept row stands, and the 3 behind it if i is a multiple of 4: lanes that each read 8 neighbours meet in
+// no bank.
+__device__ __forceinline__ int kept_at(int i) { return i ^ (i >> 3 & 4); }
+__device__ __forceinline__ void load_kept(const float* row, int i, float (&to)[8]) {
+  float low[4], high[4];
+  load_f32(row + kept_at(i), low);
+  load_f32(row + kept_at(i + 4), high);
+#pragma unroll
+  for (int c = 0; c < 4; ++c) to[c] = low[c], to[c + 4] = high[c];
+}
+
 // Rows of x times the norm's weights to shared memory, and what they are to be multiplied with.
 template <int kRows>
 __device__ void keep_rows(const NormRouteCall& call, float* kept, RowNorms& norms) {
@@ -46,7 +57,7 @@ __device__ void keep_rows(const NormRouteCall& call, float* kept, RowNorms& norm
       sum[row] += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
       if (row < call.rows) {
         const float4 of_row = make_float4(v.x * (w.x + offset), v.y * (w.y + offset), v.z * (w.z + offset), v.w * (w.w + offset));
-        *reinterpret_cast<float4*>(kept + row * hidden + i) = of_row;
+        *reinterpret_cast<float4*>(kept + row * hidden + kept_at(i)) = of_row;
         top[row] = fmaxf(fmaxf(top[row], fmaxf(fabsf(of_row.x), fabsf(of_row.y))), fmaxf(fabsf(of_row.z), fabsf(of_row.w)));
       }
     }
@@ -78,7 +89,7 @@ __device__ void write_normed(const NormRouteCall& call, const float* kept, const
     const int row = i * 8 / hidden;
     const float scale = norms.scale[row];
     float value[8];
-    load_f32(kept + i * 8, value);
+    load_kept(kept + row * hidden, i * 8 - row * hidden, value);
 #pragma unroll
     for (float& v : value) v *= scale;
     store_f32(static_cast<T*>(call.h) + i * 8, value);
@@ -120,7 +131,7 @@ struct Router {
     for (int row = 0; row < kRows; ++row) {
       if (row >= call.rows) break;
       float x[8];
-      load_f32(kept + row * hidden + i, x);
+      load_kept(kept + row * hidden, i, x);
 #pragma unroll
       for (int c = 0; c < 8; ++c) sum[row] += to_f32(w.value[c]) * x[c];
     }
@@ -159,11 +170,23 @@ __device__ float gate_product(const NormRouteCall& call, const float* kept, cons
   float sum = 0;
 #pragma unroll 2
   for (int i = threadIdx.x % 32 * 4; i < hidden; i += 32 * 4) {
-    const float4 x = *reinterpret_cast<const float4*>(kept + row * hidden + i);
+    const float4 x = *reinterpret_cast<const float4*>(kept + row * hidden + kept_at(i));
     const float4 gate = *reinterpret_cast<const float4*>(call.shared_gate + i);
     sum += x.x * gate.x + x.y * gate.y + x.z * gate.z + x.w * gate.w;
   }
   return warp_sum(sum) * scales[row];
+}
+
+// One row's tiles, in the order of its choices. One warp.
+__device__ void write_row_tiles(const NormRouteCall& call, const Choice& choice) {
+  const int lane = threadIdx.x % 32, k = call.rule.of_row();
+  if (lane >= k) return;
+  call.plan.tiles[lane] = {choice.expert, lane * kSharedRows, 1, 0};
+  call.plan.chosen[lane] = choice.expert;
+  call.plan.weights[lane] = choice.weight;
+  call.plan.place_of[lane] = lane * kSharedRows;
+  if (lane == 0) *call.plan.num_tiles = k;
+  if (!is_padding(call.kv_slots, 0)) count_row(call.plan.load, choice.expert);
 }
 
 // A tile for every expert that rows chose, in ascending order.
@@ -217,7 +240,11 @@ __global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_co
     choice = choose_row<kEach>(call.rule, call.logits + int64_t{from} * call.rule.num_experts, call.correction, call.dice, from);
     if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate != nullptr, gate_product(call, kept, norms.scale, from), choice);
   }
-  write_tiles(call, choice);
+  if constexpr (kRows == 1) {
+    if (row == 0) write_row_tiles(call, choice);
+  } else {
+    write_tiles(call, choice);
+  }
 }
 
 template <typename T, typename R>
