@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
 }
 
 // The pool as [page][1][token in page][576]. What stands beside a box's 128 bytes of a token belongs to a later box:
-// brought along, it leaves the L2 before it is asked for.
+// bringing it along costs 2 to 3 % (docs/gpu-tuning.md), as if it left the L2 before it is asked for.
 inline cudaError_t make_mla_pool_map(CUtensorMap* map, const MlaParams& p, int box_tokens) {
   constexpr cuuint64_t kPages = 1ull << 28;  // page tables name only pages that exist
   const TensorShape shape = {.dims = {kMlaDim, static_cast<cuuint64_t>(p.page_size), 1, kPages},
