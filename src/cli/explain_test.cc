@@ -329,7 +329,7 @@ nlohmann::json notes_with(const std::string& family, const nlohmann::json& chang
 }
 
 TEST(Explain, NamesTensorsThatTheModelWouldNotRead) {
-  EXPECT_EQ(notes_with("qwen2", {}), nlohmann::json::array());
+  EXPECT_EQ(notes_with("qwen2", nlohmann::json::object()), nlohmann::json::array());
   const nlohmann::json notes = notes_with("qwen2", {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}});
   ASSERT_EQ(notes.size(), 1u) << notes;
   EXPECT_NE(notes[0].get<std::string>().find("6 tensors are in the weights and not used by LlamaForCausalLM: "
