@@ -75,14 +75,7 @@ __device__ __forceinline__ void add_experts(const NormExpertsCall& of, const Row
   constexpr int kTogether = S::kPacks > 3 ? 1 : S::kPacks > 2 ? 2 : 8;  // choices whose loads are under way
 #pragma unroll kTogether
   for (int j = 0; j < k; ++j) {
-    const T* const of_expert = results + experts.place[j] * of.norm.cols;
-    const float weight = experts.weight[j];
-    for_columns<S>(cols, [&](int pack, int share, int i) {
-      float value[4];
-      load_f32(of_expert + i, value);
-#pragma unroll
-      for (int c = 0; c < 4; ++c) kept[pack][share][c] += weight * value[c];
-    });
+    add_expert<S>(results + experts.place[j] * of.norm.cols, experts.weight[j], cols, kept);
   }
 }
 

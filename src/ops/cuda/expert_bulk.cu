@@ -73,15 +73,7 @@ __device__ __forceinline__ void add_stage(const NormExpertsCall& of, const char*
   for_columns<S>(cols, [&](int pack, int share, int i) { load_f32(reinterpret_cast<const float*>(stage) + i, kept[pack][share]); });
   const T* results = reinterpret_cast<const T*>(stage + cols * 4);
 #pragma unroll 4
-  for (int j = 0; j < k; ++j, results += cols) {
-    const float weight = weights[j];
-    for_columns<S>(cols, [&](int pack, int share, int i) {
-      float value[4];
-      load_f32(results + i, value);
-#pragma unroll
-      for (int c = 0; c < 4; ++c) kept[pack][share][c] += weight * value[c];
-    });
-  }
+  for (int j = 0; j < k; ++j, results += cols) add_expert<S>(results, weights[j], cols, kept);
 }
 
 template <typename T, class S>

@@ -48,6 +48,17 @@ __device__ __forceinline__ void for_columns(int cols, const Visit& visit) {
   }
 }
 
+// Adds an expert's result of a row, times its weight, to what is in registers.
+template <class S, typename T>
+__device__ __forceinline__ void add_expert(const T* result, float weight, int cols, float (&kept)[S::kPacks][S::kShare][4]) {
+  for_columns<S>(cols, [&](int pack, int share, int i) {
+    float value[4];
+    load_f32(result + i, value);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) kept[pack][share][c] += weight * value[c];
+  });
+}
+
 // The row's sum of the threads' sums, for every thread of its CTAs. Calls meanwhile() before it waits.
 template <class S, typename Meanwhile>
 __device__ __forceinline__ float sum_row(const float (&sum)[S::kShare], float (&sums)[S::kSums], uint64_t& arrived,
