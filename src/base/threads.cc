@@ -116,21 +116,12 @@ void ThreadTeam::parallel_for(int64_t count, int64_t grain,
   });
 }
 
-bool ThreadTeam::Range::take_first(int64_t* index) {
+bool ThreadTeam::Range::take(bool last, int64_t* index) {
   uint64_t now = left.load(std::memory_order_relaxed);
   do {
     if (now >> 32 >= (now & 0xffffffff)) return false;
-  } while (!left.compare_exchange_weak(now, now + (uint64_t{1} << 32), std::memory_order_relaxed));
-  *index = static_cast<int64_t>(now >> 32);
-  return true;
-}
-
-bool ThreadTeam::Range::take_last(int64_t* index) {
-  uint64_t now = left.load(std::memory_order_relaxed);
-  do {
-    if (now >> 32 >= (now & 0xffffffff)) return false;
-  } while (!left.compare_exchange_weak(now, now - 1, std::memory_order_relaxed));
-  *index = static_cast<int64_t>(now & 0xffffffff) - 1;
+  } while (!left.compare_exchange_weak(now, last ? now - 1 : now + (uint64_t{1} << 32), std::memory_order_relaxed));
+  *index = static_cast<int64_t>(last ? (now & 0xffffffff) - 1 : now >> 32);
   return true;
 }
 
@@ -146,10 +137,10 @@ void ThreadTeam::parallel_ranges(int64_t count, FunctionRef<void(int, int64_t)> 
   }
   run([&](int member, int) {
     int64_t index;
-    while (ranges_[member].take_first(&index)) body(member, index);
+    while (ranges_[member].take(/*last=*/false, &index)) body(member, index);
     for (int other = 1; other < members; ++other) {
       Range& range = ranges_[(member + other) % members];
-      while (range.take_last(&index)) body(member, index);
+      while (range.take(/*last=*/true, &index)) body(member, index);
     }
   });
 }

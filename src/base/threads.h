@@ -59,8 +59,7 @@ class ThreadTeam {
   // What is left of a member's range: its beginning in the upper half, its end in the lower one.
   struct alignas(64) Range {
     std::atomic<uint64_t> left{0};
-    bool take_first(int64_t* index);
-    bool take_last(int64_t* index);
+    bool take(bool last, int64_t* index);  // its first index or its last; false: none is left
   };
   void worker_loop(int member);
   void call(const FunctionRef<void(int, int)>& body, int member) noexcept;
