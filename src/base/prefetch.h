@@ -1,5 +1,5 @@
-// Objects on their way to the cache before they are read. The engine's thread sleeps while the device computes and
-// then walks over every request: what it finds cold comes one miss after the other, or together if it was asked for.
+// Prefetches of objects into the CPU's caches. The engine's thread sleeps while the device computes and then walks over
+// every request, whose memory has left the caches by then: prefetched, its cache misses overlap instead of adding up.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@ namespace warpweave {
 
 inline constexpr size_t kCacheLineBytes = 64;
 
-// `bytes` from `memory` on; null is allowed, as is what is no longer there.
+// The cache lines of `bytes` from `memory` on, to be written. Any address is allowed, null too: nothing faults.
 inline void prefetch_bytes(const void* memory, size_t bytes) {
   const char* const begin = static_cast<const char*>(memory);
   for (size_t at = 0; at < bytes; at += kCacheLineBytes) __builtin_prefetch(begin + at, 1);
@@ -27,7 +27,7 @@ void prefetch_all(const Values& values) {
   prefetch_bytes(std::data(values), std::size(values) * sizeof(*std::data(values)));
 }
 
-// Where a vector ends, and grows.
+// The line behind a vector's last element, which push_back() writes.
 template <typename T>
 void prefetch_end(const std::vector<T>& values) {
   __builtin_prefetch(values.data() + values.size(), 1);

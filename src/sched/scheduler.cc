@@ -189,9 +189,9 @@ const std::vector<StepEvent>& Scheduler::commit(const Step& step,
   assert(begin.empty() ? static_cast<int>(sampled.size()) == step.num_samples
                        : static_cast<int>(begin.size()) == step.num_samples + 1);
   events_.clear();
-  for (const StepRow& row : step.rows) prefetch(static_cast<const Request*>(row.known));
+  for (const StepRow& row : step.rows) prefetch(static_cast<const Request*>(row.request));
   for (const StepRow& row : step.rows) {
-    const auto& request = *static_cast<const Request*>(row.known);
+    const auto& request = *static_cast<const Request*>(row.request);
     prefetch_end(request.tokens);
     prefetch_end(request.pages);
   }
@@ -296,7 +296,7 @@ void Scheduler::fill_row(Request& request, int num_tokens, bool prefill, Step& s
   StepRow& row = step.rows.emplace_back();
   row.id = request.spec.id;
   row.user = request.spec.user;
-  row.known = &request;
+  row.request = &request;
   row.start = request.scheduled;
   row.num_tokens = num_tokens;
   row.prefill = prefill;
@@ -335,7 +335,7 @@ void Scheduler::fill_row(Request& request, int num_tokens, bool prefill, Step& s
 }
 
 void Scheduler::apply_row(const StepRow& row, int row_index, std::span<const int32_t> tokens) {
-  Request& request = *static_cast<Request*>(row.known);
+  Request& request = *static_cast<Request*>(row.request);
   --request.uncommitted_steps;
   request.uncommitted_samples -= row.sample_slot >= 0;
   request.written = row.start + row.num_tokens;

@@ -158,7 +158,7 @@ struct ScheduledRequestSpec {
 struct StepRow {
   RequestId id = kNoRequest;
   void* user = nullptr;
-  void* known = nullptr;           // the scheduler's own, of a step that is not committed
+  void* request = nullptr;         // the scheduler's Request, for it alone, valid until the step is committed
   int start = 0;                   // position of the first token = tokens already in the KV pool
   int num_tokens = 0;
   int num_logits = 0;              // logits, or the rows they are made of, are wanted of the last num_logits tokens

@@ -9,8 +9,8 @@ namespace warpweave::server {
 inline constexpr int kMaxChoices = 128;               // n
 inline constexpr size_t kMaxSequences = 4096;         // prompts x n of one request
 inline constexpr size_t kMaxRequestTokens = size_t{1} << 22;  // prompt tokens of all its sequences
-inline constexpr size_t kMinRequestTextBytes = size_t{4}
-                                               << 20;  // of the texts of all prompts; --max-body-bytes counts if larger
+// Of the texts of all prompts; --max-body-bytes counts if larger.
+inline constexpr size_t kMinRequestTextBytes = size_t{4} << 20;
 inline constexpr size_t kTruncatedContexts = 16;      // what truncate_prompt_tokens may cut from
 inline constexpr size_t kMinTokenizeTokens = size_t{1} << 18;  // /tokenize; a longer context counts
 inline constexpr size_t kMaxTemplateKwargs = 256;
@@ -22,8 +22,7 @@ inline constexpr size_t kMaxStopStrings = 64;
 inline constexpr size_t kMaxStopBytes = 1024;         // of one stop string
 inline constexpr size_t kMaxStopRegexes = 16;
 inline constexpr size_t kMaxStopRegexStates = 2000;   // of one of them
-inline constexpr size_t kMaxStopRegexCells = size_t{1}
-                                             << 18;  // of all of a body: states x classes of characters, 1 MiB
+inline constexpr size_t kMaxStopRegexCells = size_t{1} << 18;  // states x character classes, of a whole body: 1 MiB
 inline constexpr size_t kMaxStopRegexWork = size_t{1} << 24;   // steps to compile all of a body
 inline constexpr int64_t kMaxGrammarMs = 4000;        // to compile all grammars of a body
 inline constexpr size_t kMaxSamplingBytes = size_t{64} << 20;  // of the sampling parameters of all sequences of a body
