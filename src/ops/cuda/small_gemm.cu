@@ -1,5 +1,5 @@
 // A CTA an SM owns a range of weight rows; its four warps share the depth. Every warp is a pipeline of
-// its own: a ring of cp.async stages (64 weight rows of 128 bytes, or 32 of 256, and the input rows of
+// its own: a ring of cp.async stages (64 weight rows of 128 bytes, 32 of 256, or 16 of 512, and the input rows of
 // the same depth) that runs on across all of the CTA's rows, so that the copies never drain. 16 weight
 // rows are the M side of mma.m16n8k16, 8 or 16 input rows its N side; the warps' sums meet in shared
 // memory when a group of rows is done. The rings are filled before the kernel's predecessor has ended,
@@ -63,6 +63,7 @@ struct Config {
   static constexpr int kSquaresBytes = kNorm ? kWarps * kTokens * 4 : 0;
   static constexpr int kResident = kPartialBytes + kSquaresBytes;  // where resident inputs begin
   static constexpr int kRing = kResident + (kNorm ? kResidentBytes : 0);
+  static constexpr int kChains = kUnits > 2 ? 2 : 4;  // of MMAs of the same outputs: one waits for the one before it
   static constexpr int kStages = (kSmemBytes - kRing) / (kWarps * kStageBytes);
   static constexpr int kUsedBytes = kRing + kWarps * kStages * kStageBytes;
   static constexpr int kOutputs = (kOutRows * kTokens + kThreads - 1) / kThreads;  // of a thread
@@ -203,11 +204,13 @@ __device__ void keep_inputs(const Args& a, char* resident, float* squares) {
 
 // Adds one stage to the warp's sums. `k` is its place in the depth.
 template <typename E, class C>
-__device__ __forceinline__ void multiply(const Args& a, u32 stage, u32 resident, int k, float (&sum)[C::kUnits][C::kTokenTiles][4]) {
+__device__ __forceinline__ void multiply(const Args& a, u32 stage, u32 resident, int k,
+                                         float (&sums)[C::kChains][C::kUnits][C::kTokenTiles][4]) {
   const int lane = threadIdx.x % 32;
   const u32 inputs = stage + C::kRows * C::kRowBytes;
 #pragma unroll
   for (int step = 0; step < C::kStepDepth / 16; ++step) {
+    auto& sum = sums[step % C::kChains];
     u32 x[(C::kTokenTiles + 1) / 2][4];
 #pragma unroll
     for (int pair = 0; pair < (C::kTokenTiles + 1) / 2; ++pair) {
@@ -225,6 +228,21 @@ __device__ __forceinline__ void multiply(const Args& a, u32 stage, u32 resident,
       ptx::ldmatrix_x4(w, stage + swizzled<C>(u * kUnitRows + lane % 16, step * 2 + lane / 16));
 #pragma unroll
       for (int t = 0; t < C::kTokenTiles; ++t) E::mma(sum[u][t], w, x[t / 2][t % 2 * 2], x[t / 2][t % 2 * 2 + 1]);
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void join_chains(float (&sums)[C::kChains][C::kUnits][C::kTokenTiles][4]) {
+#pragma unroll
+  for (int chain = 1; chain < C::kChains; ++chain) {
+#pragma unroll
+    for (int u = 0; u < C::kUnits; ++u) {
+#pragma unroll
+      for (int t = 0; t < C::kTokenTiles; ++t) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sums[0][u][t][i] += sums[chain][u][t][i];
+      }
     }
   }
 }
@@ -303,7 +321,7 @@ __global__ void __launch_bounds__(kThreads, 1) small_gemm_kernel(const __grid_co
   for (Walk<C> at(a); at.unit < at.end_unit; at.next_group()) {
     Outputs<Y, C> outputs;
     outputs.read(a, at);
-    float sum[C::kUnits][C::kTokenTiles][4] = {};
+    float sum[C::kChains][C::kUnits][C::kTokenTiles][4] = {};
     for (int k = at.k; k < a.depth; k += kWarps * C::kStepDepth) {
       ptx::cp_async_wait<C::kStages - 1>();
       __syncwarp();
@@ -313,8 +331,9 @@ __global__ void __launch_bounds__(kThreads, 1) small_gemm_kernel(const __grid_co
       loader.load_inputs(a, stage);
       stage = stage + 1 == C::kStages ? 0 : stage + 1;
     }
+    join_chains<C>(sum);
     __syncthreads();  // the last group's sums have been read
-    share<C>(sum, partial);
+    share<C>(sum[0], partial);
     __syncthreads();
     outputs.write(a, at, partial, squares);
   }
@@ -331,7 +350,11 @@ void launch(const Args& args, int blocks, cudaStream_t stream) {
 template <typename E, typename Y, int kTokenTiles, bool kNorm = false>
 void launch(const Args& args, cudaStream_t stream) {
   const int blocks = std::min(num_sms(), args.units);
-  if (args.units <= 2 * blocks) {
+  // Units that a CTA does not have cost room in its ring, which then holds less of the weights when the inputs come.
+  if constexpr (!kNorm) {
+    if (args.units <= blocks) return launch<E, Y, Config<kTokenTiles, 1>>(args, blocks, stream);
+  }
+  if (args.units <= (kNorm ? 2 : 3) * blocks) {
     launch<E, Y, Config<kTokenTiles, 2, false, kNorm>>(args, blocks, stream);
   } else {
     launch<E, Y, Config<kTokenTiles, 4, false, kNorm>>(args, blocks, stream);
