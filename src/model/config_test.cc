@@ -17,7 +17,7 @@ using nlohmann::json;
 json tiny_config() {
   return {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"vocab_size", 96},
           {"hidden_size", 32}, {"intermediate_size", 48}, {"num_hidden_layers", 4},
-          {"num_attention_heads", 4}, {"max_position_embeddings", 128}};
+          {"num_attention_heads", 4}, {"num_key_value_heads", 4}, {"max_position_embeddings", 128}};
 }
 
 // Every number of a configuration at every hostile value: refused with its name, or of use to a decoder.
@@ -334,6 +334,19 @@ TEST(Config, KeysLeftOutAreTheFamilysDefaults) {
   const json experts = {{"num_experts", 8}, {"shared_expert_intermediate_size", 8}};
   EXPECT_EQ(parsed("Qwen2MoeForCausalLM", "qwen2_moe", experts).experts_per_token, 4);
   EXPECT_TRUE(parsed("Qwen2MoeForCausalLM", "qwen2_moe", experts).attention_bias);
+}
+
+TEST(Config, HeadsOfKAndVLeftOutAreTheFamilysDefault) {
+  const auto kv_heads = [](const char* architecture, const char* type) {
+    json config = tiny_config();
+    config.erase("num_key_value_heads");
+    config.update({{"architectures", {architecture}}, {"model_type", type}});
+    auto out = parse_config_json(config.dump());
+    EXPECT_TRUE(out.ok()) << out.status().message();
+    return out.ok() ? out.value().num_kv_heads : 0;
+  };
+  EXPECT_EQ(kv_heads("LlamaForCausalLM", "llama"), 4);  // as many as query heads
+  EXPECT_EQ(kv_heads("Starcoder2ForCausalLM", "starcoder2"), 2);
 }
 
 // Kernels have these as constants.

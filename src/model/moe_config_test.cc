@@ -15,7 +15,8 @@ using nlohmann::json;
 
 json glm(const json& changes = json::object()) {
   json out = {{"architectures", {"Glm4MoeForCausalLM"}}, {"model_type", "glm4_moe"}, {"vocab_size", 100},
-              {"hidden_size", 64}, {"intermediate_size", 128}, {"num_hidden_layers", 4}, {"num_attention_heads", 4},
+              {"hidden_size", 64}, {"intermediate_size", 128}, {"num_hidden_layers", 4},
+              {"num_attention_heads", 4}, {"num_key_value_heads", 4},
               {"n_routed_experts", 16}, {"num_experts_per_tok", 4}, {"n_group", 4}, {"topk_group", 2},
               {"moe_intermediate_size", 32}, {"n_shared_experts", 2}, {"routed_scaling_factor", 2.5},
               {"first_k_dense_replace", 1}};
@@ -137,7 +138,8 @@ TEST(MoeConfig, TheGpuTakesWidthsThatAreNoMultiplesOfEight) {
 
 json qwen3_next(const json& changes = json::object()) {
   json out = {{"architectures", {"Qwen3NextForCausalLM"}}, {"model_type", "qwen3_next"}, {"vocab_size", 100},
-              {"hidden_size", 64}, {"intermediate_size", 128}, {"num_hidden_layers", 8}, {"num_attention_heads", 4},
+              {"hidden_size", 64}, {"intermediate_size", 128}, {"num_hidden_layers", 8},
+              {"num_attention_heads", 4}, {"num_key_value_heads", 4},
               {"head_dim", 64}, {"num_experts", 16}, {"num_experts_per_tok", 4}, {"moe_intermediate_size", 32},
               {"linear_num_key_heads", 2}, {"linear_num_value_heads", 4}, {"linear_key_head_dim", 32},
               {"linear_value_head_dim", 16}};
