@@ -36,11 +36,12 @@ class Blocks {
       reader.get("thinking", TextLimit{kMaxTextBytes}, &reasoning_);
       reader.find("signature");
     } else if (type == "redacted_thinking" && role_ == "assistant") {
-      reader.find("data");
+      std::string sealed;  // by who made it: no model here can read it
+      reader.get("data", TextLimit{kMaxTextBytes}, &sealed);
     } else {
       return Status::unsupported(
           fmt::format("{}.type is \"{}\", which a message of the role {} cannot hold here; there are text, "
-                      "tool_use and thinking (assistant) and tool_result (user).",
+                      "tool_use, thinking and redacted_thinking (assistant) and tool_result (user).",
                       field, type, role_),
           field + ".type");
     }

@@ -149,6 +149,23 @@ TEST(Messages, WhatAsksForNothingPasses) {
   }
 }
 
+// A chat that began elsewhere goes on: what was sealed there is sent back as it came, and is no part of the prompt.
+TEST(Messages, SealedThinkingIsTakenBackAndLeftOut) {
+  TestApiOptions options;
+  options.chat_template = "{% for m in messages %}{{ m.role }}:{{ m.reasoning_content }}:{{ m.content }};{% endfor %}";
+  TestApi api(std::move(options));
+  const auto post = [&](const std::string& blocks) {
+    return api.post("/v1/messages", R"({"max_tokens": 5, "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": [)" +
+                                        blocks + R"(]}, {"role": "user", "content": "On."}]})");
+  };
+  ASSERT_EQ(post(R"({"type": "thinking", "thinking": "Hm.", "signature": "s"}, {"type": "redacted_thinking", "data": "EmwKAhgBEgy3"},
+                    {"type": "text", "text": "Ho"})").status, 200);
+  EXPECT_EQ(prompt_of(api), "user::Hi;assistant:Hm.:Ho;user::On.;");
+  const Reply reply = post(R"({"type": "redacted_thinking", "data": 5}, {"type": "text", "text": "Ho"})");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_NE(reply.body.find("messages[1].content[0].data"), std::string::npos) << reply.body;
+}
+
 TEST(Messages, TooLongPromptIsSaidInAnthropicsWords) {
   TestApi api;
   std::string words;
