@@ -7,6 +7,8 @@ import os
 import re
 import sys
 
+from parameters import many_parameters
+
 # A folder of src/ may include itself and what stands before it.
 ORDER = ["base", "device", "flags", "text", "grammar", "output", "kv", "sched", "batch", "attention", "conformance", "replay",
          "ops", "linear", "capi", "model", "lora", "sample", "spec", "engine", "server", "cli"]
@@ -164,7 +166,7 @@ def main():
                 with open(path, encoding="utf-8") as f:
                     if JSON_PARSE.search(f.read()):
                         broken.append(f"{path} parses JSON by itself; use base/json_parse.h or base/json_file.h")
-    broken += [*readmes(root), *runtime_calls(root), *sizes(root), *long_functions(root)]
+    broken += [*readmes(root), *runtime_calls(root), *sizes(root), *long_functions(root), *many_parameters(root)]
     print("\n".join(broken) or "structure: every rule holds")
     return 1 if broken else 0
 

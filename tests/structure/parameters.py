@@ -1,0 +1,149 @@
+"""Functions and lambdas with more parameters than a reader keeps in mind: the rule of CONTRIBUTING.md for check_structure.py."""
+import os
+import re
+
+MAX_PARAMETERS = 5
+# Signatures that are not ours: the runtime's and libc's, behind the same names, and what Python calls through ctypes.
+FOREIGN = ("src/device/cuda/testing/fake_cublaslt.cc", "src/device/cuda/testing/fake_cuda.cc",
+           "src/base/testing/failing_allocator.cc", "bench/gpu/kernels_entry.cu")
+# Functions that have more, and how many: they may only become fewer.
+MANY_PARAMETERS = {
+    ("src/attention/layer_backends.cc", "linear"): 6,
+    ("src/attention/backends/fa3/kernels/sm90_gather_producer.cuh", "gather"): 6,
+    ("src/attention/backends/fa3/kernels/sm90_short_merge.cuh", "write"): 6,
+    ("src/attention/backends/flashinfer/kernels/sm80_decode_epilogue.cuh", "merge_at_once"): 6,
+    ("src/attention/backends/flashinfer/kernels/sm80_decode_epilogue.cuh", "write"): 6,
+    ("src/attention/backends/flashinfer/kernels/sm80_decode_state.cuh", "multiply_scores"): 6,
+    ("src/attention/backends/flashinfer/kernels/sm80_decode_state.cuh", "multiply_out"): 6,
+    ("src/attention/backends/flashinfer/kernels/sm90_fp4_decode.cuh", "consume"): 6,
+    ("src/attention/backends/flex_attention/program.cc", "compute"): 6,
+    ("src/attention/backends/intel_amx/few_rows.h", "mac_words"): 6,
+    ("src/attention/backends/torch_native/backend.cc", "gather"): 6,
+    ("src/attention/cpu_tiles/tile.cc", "find_rows"): 6,
+    ("src/attention/cuda/decode_plan.cuh", "count_runs"): 6,
+    ("src/attention/cuda/plan.cu", "launch_extend_plan"): 6,
+    ("src/attention/cuda/pool_map.cu", "make_rows_map"): 6,
+    ("src/attention/cuda/split_combine.cuh", "load"): 6,
+    ("src/attention/cuda/mla/mla_decode.cc", "launch_mla_decode"): 6,
+    ("src/capi/tensor_args.cc", "read_block_scales"): 6,
+    ("src/capi/testing.h", "plain_row"): 7,
+    ("src/capi/testing_scene.h", "check_row"): 6,
+    ("src/conformance/mutants.cc", "add_block"): 6,
+    ("src/conformance/naive.cc", "row"): 6,
+    ("src/device/cuda/ptx.h", "tma_load_4d"): 8,
+    ("src/device/cuda/ptx.h", "tma_multicast_4d"): 8,
+    ("src/kv/kv_cache_test.cc", "write"): 6,
+    ("src/linear/cpu/chunk.h", "solve"): 6,
+    ("src/linear/cpu/chunk.h", "remainder"): 7,
+    ("src/linear/cpu/chunk.h", "transpose"): 6,
+    ("src/linear/cpu/head_rows.cc", "load_part"): 6,
+    ("src/linear/cpu/rows.h", "l2norm"): 7,
+    ("src/linear/cpu/rows.h", "norm_gate"): 6,
+    ("src/linear/cuda/testing/gpu_adapter.h", "RandomCall"): 6,
+    ("src/model/gpu_weights.cc", "load_gpu_draft_head"): 6,
+    ("src/model/weight_rows.cc", "write_rows"): 6,
+    ("src/ops/elementwise.cc", "embedding_gather"): 6,
+    ("src/ops/elementwise.cc", "glu"): 7,
+    ("src/ops/elementwise.cc", "activate_rows"): 6,
+    ("src/ops/kv_row_writer.cc", "write_kv_head"): 6,
+    ("src/ops/linear_testing.h", "expect_gemm"): 6,
+    ("src/ops/router.cc", "choose_by_score"): 6,
+    ("src/ops/cuda/elementwise.cu", "gather_rows"): 6,
+    ("src/ops/cuda/gpu_experts_test.cc", "of"): 7,
+    ("src/ops/cuda/gpu_rope_test.cc", "expected_head"): 6,
+    ("src/ops/cuda/lora_join.cuh", "lay_ranks"): 7,
+    ("src/ops/cuda/random_matrix.cu", "fill"): 6,
+    ("src/ops/cuda/rope_kv.cu", "store_fp8"): 6,
+    ("src/ops/cuda/rope_kv.cu", "store_fp4"): 6,
+    ("src/ops/cuda/rope_kv.cu", "store_head"): 6,
+    ("src/ops/cuda/rope_kv.cu", "write_query"): 7,
+    ("src/ops/cuda/rope_kv.cu", "write_query_forms"): 6,
+    ("src/ops/cuda/rope_kv.cu", "load_angles"): 6,
+    ("src/ops/kernels/elementwise_rows.h", "glu"): 6,
+    ("src/ops/kernels/linear_int8_tiles.h", "gather_scales"): 6,
+    ("src/ops/kernels/linear_tile.h", "put_q5"): 6,
+    ("src/server/vllm_metrics.cc", "split_family"): 6,
+    ("bench/gpu/layer_bench.cc", "add"): 7,
+    ("bench/gpu/mla_bench.cc", "even"): 6,
+    ("bench/gpu/wide_gemm_bench.cc", "run_once"): 6,
+}
+
+# What may hold parentheses or commas that mean nothing here; newlines stay, so that lines keep their numbers.
+LITERAL = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'', re.S)
+DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.M)
+# What stands between a definition's parameters and its body, its members' values or its `= 0`.
+TAIL = re.compile(r"\s*(?:(?:const|mutable|override|final|constexpr|noexcept(?:\([^()]*\))?|&&?|__attribute__\(\([^()]*\)\)|"
+                  r"->\s*(?:[\w:&*\s]|<[^{};]*>)+?)\s*)*(\{|(?<!:):(?!:)|=\s*0\s*;)")
+NAME = re.compile(r"(\w+|operator\s*(?:\(\)|[^\s\w(]+)|\])\s*(?:<[^<>;{}()]*>)?\s*$")
+NO_NAME = {"if", "for", "while", "switch", "catch", "return", "sizeof", "decltype", "alignas", "noexcept", "constexpr", "requires",
+           "__launch_bounds__", "asm", "volatile", "new", "throw", "case"}
+
+
+def blank(match):
+    text = match.group(0)
+    return ("" if text[0] in "/#" else "0") + "\n" * text.count("\n")
+
+
+def count(parameters):
+    """Commas outside brackets, and one more; `<` opens one behind a name."""
+    depth = 0
+    commas = 0
+    for at, char in enumerate(parameters):
+        if char in "([{" or (char == "<" and re.search(r"\w\s*$", parameters[:at])):
+            depth += 1
+        elif char in ")]}" or (char == ">" and depth > 0 and parameters[at - 1] != "-"):
+            depth -= 1
+        elif char == "," and depth == 0:
+            commas += 1
+    return commas + 1 if parameters.strip() else 0
+
+
+def is_definition(before, name, end):
+    """Whether a name with parentheses, after `before` and in front of `end`, is defined there, not called or initialised."""
+    if name in NO_NAME:
+        return False
+    if name == "]":
+        return end == "{"
+    before = re.sub(r"(?:[\w>]+\s*::\s*~?)+$", "", before).rstrip()
+    if before.endswith(":"):
+        return re.search(r"\b(public|private|protected)\s*:$", before) is not None
+    if end == ":":
+        return re.search(r"([;{}]|\b(explicit|inline|constexpr)|>)$", before) is not None
+    return re.search(r"[\w*&>;{}\]]$|\b__launch_bounds__\([^()]*\)$", before) is not None
+
+
+def many_parameters_of(text):
+    """(line, name, parameters) of each definition in a file's text that has too many."""
+    text = DIRECTIVE.sub(blank, LITERAL.sub(blank, text))
+    open_at = []
+    for at, char in enumerate(text):
+        if char == "(":
+            open_at.append(at)
+        if char != ")" or not open_at:
+            continue
+        first = open_at.pop()
+        parameters = count(text[first + 1:at])
+        end = TAIL.match(text, at + 1) if parameters > MAX_PARAMETERS else None
+        head = text[max(0, first - 200):first]
+        name = NAME.search(head) if end else None
+        if name and is_definition(head[:name.start()].rstrip(), name.group(1), end.group(1)[0]):
+            yield text.count("\n", 0, first) + 1, "lambda" if name.group(1) == "]" else name.group(1), parameters
+
+
+def many_parameters(root):
+    unused = dict(MANY_PARAMETERS)
+    for part in ("include", "src", "bench", "tests"):
+        for folder, _, files in sorted(os.walk(os.path.join(root, part))):
+            for file in sorted(files):
+                path = os.path.relpath(os.path.join(folder, file), root)
+                if not file.endswith((".h", ".cc", ".cu", ".cuh")) or path in FOREIGN:
+                    continue
+                with open(os.path.join(root, path), encoding="utf-8") as f:
+                    found = list(many_parameters_of(f.read()))
+                for line, name, parameters in found:
+                    allowed = MANY_PARAMETERS.get((path, name), MAX_PARAMETERS)
+                    unused.pop((path, name), None)
+                    if parameters > allowed:
+                        yield f"{path}:{line}: {name} has {parameters} parameters, at most {allowed} are allowed; use a struct"
+    for path, name in unused:
+        yield f"tests/structure/parameters.py allows {path} a {name} of many parameters, which it no longer has"
