@@ -7,7 +7,7 @@
 namespace warpweave {
 
 // Adds to `config`, an object, the defaults of its "model_type" for keys that are absent; null stays null. None for
-// another type, and none for sizes, which must stand in the file.
+// another type; of sizes only the number of K and V heads, as the others must stand in the file.
 void add_config_defaults(nlohmann::json& config);
 
 }  // namespace warpweave
