@@ -49,6 +49,7 @@ struct Both {
     }
     EXPECT_EQ(cudaMalloc(&device, host.size()), cudaSuccess);
     EXPECT_EQ(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);  // it may not have arrived yet, and no stream of a test waits for it
     for (int gpu = 0; gpu < 2; ++gpu) {
       tensor[gpu] = {gpu ? device : host.data(), {gpu ? WW_DEVICE_CUDA : WW_DEVICE_CPU, 0},
                      static_cast<int32_t>(shape.size()), dtype, shape.data(), nullptr, 0};

@@ -77,8 +77,6 @@ class DevicePools : public DeviceMemory {
     v_.data = gap > 0 && k_.data != nullptr ? static_cast<const char*>(k_.data) + gap : allocate(forward.v_bytes.data);
     upload_pool(forward, forward.call.k, forward.k_bytes, k_);
     upload_pool(forward, forward.call.v, forward.v_bytes, v_);
-    // Copies of pageable memory return before they have arrived, and the backend's stream waits for no other.
-    keep(wait_for_device(kSuite));
   }
   const KvPoolView& k() const { return k_; }
   const KvPoolView& v() const { return v_; }
@@ -174,8 +172,6 @@ class DeviceForward : public DeviceMemory {
     call_.v = pools.v();
     const int q_heads = forward.call.num_q_heads;
     if (call_.sinks != nullptr) call_.sinks = copy_array(call_.sinks, q_heads);
-    // Copies of pageable memory return before they have arrived, and the backend's stream waits for no other.
-    keep(wait_for_device(kSuite));
   }
 
   const ForwardBatch& batch() const { return batch_; }
@@ -195,7 +191,6 @@ class DeviceForward : public DeviceMemory {
     };
     write(batch_.device.kv_lens, kv_lens);
     write(batch_.device.page_table, page_table);
-    keep(wait_for_device(kSuite));
   }
 
   // Results into the Forward's own arrays.

@@ -71,8 +71,6 @@ Result<ForwardBatch> make_batch(const ModelConfig& config, int tokens, void* str
   batch.device.state_slots = arrays.put(arrays.state_slot);
   batch.device.initial_state_slots = arrays.put(arrays.no_state);
   WW_RETURN_IF_ERROR(arrays.failure);
-  // Copies of pageable memory return before they have arrived, and the decoder's stream waits for no other.
-  WW_RETURN_IF_ERROR(wait_for_device("the KV format check"));
   return batch;
 }
 

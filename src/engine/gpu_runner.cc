@@ -121,9 +121,6 @@ Status GpuRunner::reserve() {
   // Rows that no step has filled yet must still be page ids.
   WW_RETURN_IF_ERROR(fill_now(page_table_.as<void>(), 0, page_table_.size_bytes(), "clearing page tables"));
   WW_RETURN_IF_ERROR(fill_now(sampled_.as<void>(), 0, sampled_.size_bytes(), "clearing sampled tokens"));
-  // These, the cache and counters were cleared on the default stream, for which ours does not wait: without graphs and
-  // tuning the first step would come at once, and what it writes could be cleared after it.
-  WW_RETURN_IF_ERROR(wait_for_stream(cudaStreamLegacy, "clearing memory"));
   table_rows_.resize(requests);
   WW_ASSIGN_OR_RETURN(expert_load_, GpuExpertLoad::create(*parts_.model));
   if (parts_.states != nullptr && options_.max_proposals > 0) {

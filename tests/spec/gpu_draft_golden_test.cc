@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/hybrid.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 #include "engine/engine_impl.h"
 #include "engine/gpu_draft.h"
@@ -102,9 +103,8 @@ class GpuDrafting {
     WW_ASSIGN_OR_RETURN(arrays_, DeviceBuffer::allocate(8 * kMaxTokens * sizeof(int32_t), "a step"));
     WW_ASSIGN_OR_RETURN(table_, DeviceBuffer::allocate(kDraftPages * sizeof(int32_t), "a page table"));
     WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(target_->config().vocab_size * sizeof(float), "logits"));
-    return cuda_status(cudaMemcpy(table_.as<void>(), request_.pages().data(), request_.pages().size() * sizeof(int32_t),
-                                  cudaMemcpyHostToDevice),
-                       "a page table");
+    return copy_now(table_.as<void>(), request_.pages().data(), request_.pages().size() * sizeof(int32_t),
+                    "a page table");
   }
 
   // The batch's arrays, one after the other.
@@ -128,8 +128,7 @@ class GpuDrafting {
     }
     batch.device.page_table = table_.as<int32_t>();
     batch.page_table_stride = kDraftPages;
-    return cuda_status(cudaMemcpy(arrays_.as<void>(), all.data(), all.size() * sizeof(int32_t), cudaMemcpyHostToDevice),
-                       "a step");
+    return copy_now(arrays_.as<void>(), all.data(), all.size() * sizeof(int32_t), "a step");
   }
 
   ServerArgs args_;

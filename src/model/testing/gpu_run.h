@@ -143,7 +143,7 @@ class GpuRun {
   const int32_t* put(const std::vector<int32_t>& values) {
     std::byte* to = arrays_.as<std::byte>() + used_;
     used_ += (values.size() * sizeof(int32_t) + 255) / 256 * 256;
-    cudaMemcpy(to, values.data(), values.size() * sizeof(int32_t), cudaMemcpyHostToDevice);
+    EXPECT_TRUE(copy_now(to, values.data(), values.size() * sizeof(int32_t), "a step's arrays").ok());
     return reinterpret_cast<const int32_t*>(to);
   }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/float16.h"
+#include "device/cuda/copy.h"
 #include "device/cuda/graph.h"
 #include "device/cuda/stream.h"
 #include "linear/linear_attn.h"
@@ -22,6 +23,11 @@ namespace warpweave::linear {
 inline void must(cudaError_t error) {
   if (error == cudaSuccess) return;
   std::fprintf(stderr, "CUDA: %s\n", cudaGetErrorString(error));
+  std::abort();
+}
+inline void must(const Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.message().c_str());
   std::abort();
 }
 
@@ -40,14 +46,14 @@ class GpuMemory {
     void* part = nullptr;
     must(cudaMalloc(&part, bytes + 256));
     parts_.push_back(part);
-    must(cudaMemset(part, 0xff, bytes + 256));
+    must(fill_now(part, 0xff, bytes + 256, "a case"));
     return part;
   }
   template <class T>
   T* copy(const T* from, size_t count) {
     if (from == nullptr) return nullptr;
     void* const to = take(count * sizeof(T));
-    must(cudaMemcpy(to, from, count * sizeof(T), cudaMemcpyHostToDevice));
+    must(copy_now(to, from, count * sizeof(T), "a case"));
     return static_cast<T*>(to);
   }
   const void* copy_bytes(const void* from, size_t bytes) { return copy(static_cast<const char*>(from), bytes); }
