@@ -105,7 +105,8 @@ class Load {
   Measured run() {
     mark([&] { return started_ == batch_; });
     const int64_t settled = tokens_now() + int64_t{kSettlingTokens} * batch_;
-    const Mark begin = mark([&] { return tokens_ >= settled; });
+    const Mark begin = mark([&] { return tokens_ >= settled || finished_ > 0; });
+    if (begin.tokens < settled) fail(Status::internal("a request ended before all had settled: nothing is measured"));
     const Mark end = mark([&] { return finished_ > 0; });
     mark([&] { return finished_ == batch_; });
     const double s = std::chrono::duration<double>(end.at - begin.at).count();
