@@ -52,7 +52,7 @@ struct LowRank {
 void run_low_rank(const GdnLayerCall& call, const LowRank& part, int64_t width, ThreadTeam& team) {
   const int64_t rank = part.down.out_features(), tokens = call.batch->num_tokens;
   part.down.forward(call.x, {.data = call.low, .row_stride = rank}, team);
-  if (part.silu) activate_rows(GluActivation::silu, call.low, tokens, rank, DType::f32, team);
+  if (part.silu) activate_rows(GluActivation::silu, {call.low, tokens, rank, DType::f32}, team);
   part.up.forward({.data = call.low, .rows = tokens, .row_stride = rank},
                   {.data = call.rows + part.column, .row_stride = width}, team);
 }

@@ -116,7 +116,7 @@ void DecoderModel::states(int64_t first_row, int64_t rows, float* out, ThreadTea
 
 void DecoderModel::embed_ids(std::span<const int32_t> ids, float* out, ThreadTeam& team) const {
   const auto gather = [&](const auto& table) {
-    embedding_gather(table, ids.data(), static_cast<int64_t>(ids.size()), spec_.embedding_scale, out, team);
+    embedding_gather(table, {ids, spec_.embedding_scale, out}, team);
   };
   if (weights_.embedding.data != nullptr) return gather(weights_.embedding);
   gather(weights_.lm_head);
@@ -145,7 +145,7 @@ Result<PackedLinear> DecoderModel::head_of(std::span<const int32_t> tokens, std:
   for (int64_t first = 0; first < count; first += kRowsAtOnce) {
     const int64_t now = std::min(kRowsAtOnce, count - first);
     rows.resize(now * cols);
-    embedding_gather(weights_.lm_head, tokens.data() + first, now, 1, rows.data(), team);
+    embedding_gather(weights_.lm_head, {{tokens.data() + first, static_cast<size_t>(now)}, 1, rows.data()}, team);
     std::byte* const out = values.data() + first * row_bytes;
     if (blocks) {
       team.parallel_for(now, 16, [&](int64_t begin, int64_t end) {

@@ -75,56 +75,43 @@ void layer_norm(const LayerNormCall& call, ThreadTeam& team) {
   });
 }
 
-void embedding_gather(const TensorView& table, const int32_t* ids, int64_t count, float scale,
-                      float* out, ThreadTeam& team) {
+void embedding_gather(const TensorView& table, const EmbeddingRows& rows, ThreadTeam& team) {
   assert(table.rank == 2);
   const int64_t cols = table.shape[1];
   const int64_t row_bytes = bytes_of_elements(table.dtype, cols);
-  over_rows(team, count, cols, [&](int64_t begin, int64_t end) {
+  over_rows(team, std::ssize(rows.ids), cols, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      assert(ids[i] >= 0 && ids[i] < table.shape[0]);
-      dequantize_row(table.dtype, static_cast<const char*>(table.data) + ids[i] * row_bytes, cols,
-                     out + i * cols);
-      if (scale != 1.0f) kernels().scale(out + i * cols, scale, cols);
+      const int64_t id = rows.ids[i];
+      float* const out = rows.out + i * cols;
+      assert(id >= 0 && id < table.shape[0]);
+      dequantize_row(table.dtype, static_cast<const char*>(table.data) + id * row_bytes, cols, out);
+      if (rows.scale != 1.0f) kernels().scale(out, rows.scale, cols);
     }
   });
 }
 
-void embedding_gather(const PackedLinear& table, const int32_t* ids, int64_t count, float scale,
-                      float* out, ThreadTeam& team) {
+void embedding_gather(const PackedLinear& table, const EmbeddingRows& rows, ThreadTeam& team) {
   const int64_t cols = table.in_features();
-  over_rows(team, count, cols, [&](int64_t begin, int64_t end) {
+  over_rows(team, std::ssize(rows.ids), cols, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      table.weight_row(ids[i], out + i * cols);
-      if (scale != 1.0f) kernels().scale(out + i * cols, scale, cols);
+      float* const out = rows.out + i * cols;
+      table.weight_row(rows.ids[i], out);
+      if (rows.scale != 1.0f) kernels().scale(out, rows.scale, cols);
     }
   });
 }
 
-void glu(GluActivation activation, const float* gate_up, int64_t rows, int64_t cols, void* out,
-         DType out_dtype, ThreadTeam& team) {
-  assert(activation != GluActivation::none);
-  const bool bf16 = out_dtype == DType::bf16;
-  over_rows(team, rows, cols * 4, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* gate = gate_up + r * 2 * cols;
-      kernels().glu(activation, gate, gate + cols, cols,
-                    static_cast<char*>(out) + r * cols * (bf16 ? 2 : 4), bf16);
-    }
-  });
-}
-
-void activate_rows(GluActivation activation, float* x, int64_t rows, int64_t cols, DType dtype, ThreadTeam& team) {
+void activate_rows(GluActivation activation, const ActivatedRows& to, ThreadTeam& team) {
   constexpr int64_t kRun = 256;
   static const std::vector<float> ones(kRun, 1.0f);
-  over_rows(team, rows, cols * 4, [&](int64_t begin, int64_t end) {
+  over_rows(team, to.rows, to.cols * 4, [&](int64_t begin, int64_t end) {
     float run[kRun];
     for (int64_t r = begin; r < end; ++r) {
-      float* const row = x + r * cols;
-      for (int64_t c = 0; c < cols; c += kRun) {
-        const int64_t count = std::min(kRun, cols - c);
-        kernels().glu(activation, row + c, ones.data(), count, run, false);
-        if (dtype == DType::bf16) {
+      float* const row = to.x + r * to.cols;
+      for (int64_t c = 0; c < to.cols; c += kRun) {
+        const int64_t count = std::min(kRun, to.cols - c);
+        kernels().glu(activation, {.gate = row + c, .up = ones.data(), .count = count, .out = run});
+        if (to.dtype == DType::bf16) {
           f32_to_bf16_row(run, count, reinterpret_cast<uint16_t*>(row) + c);
         } else {
           std::memcpy(row + c, run, count * sizeof(float));

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/threads.h"
 #include "ops/linear.h"
@@ -46,22 +47,26 @@ struct LayerNormCall {
 };
 void layer_norm(const LayerNormCall& call, ThreadTeam& team);
 
-// out[i] = scale * table[ids[i]], widened. `table` is rank 2 [vocab, cols] of any dtype the
-// loader knows; an id outside [0, vocab) is a programmer error (requests are checked before).
-void embedding_gather(const TensorView& table, const int32_t* ids, int64_t count, float scale,
-                      float* out, ThreadTeam& team);
+// out[i] = scale * table[ids[i]], widened.
+struct EmbeddingRows {
+  std::span<const int32_t> ids;
+  float scale = 1;
+  float* out = nullptr;  // [ids, cols]
+};
+// `table` is rank 2 [vocab, cols] of any dtype the loader knows; an id outside [0, vocab) is a programmer error
+// (requests are checked before).
+void embedding_gather(const TensorView& table, const EmbeddingRows& rows, ThreadTeam& team);
 // The same from a packed (tied) output head.
-void embedding_gather(const PackedLinear& table, const int32_t* ids, int64_t count, float scale,
-                      float* out, ThreadTeam& team);
+void embedding_gather(const PackedLinear& table, const EmbeddingRows& rows, ThreadTeam& team);
 
-// out = act(gate) * up where the GEMM was not fused (MoE helpers, tests). `gate_up` holds
-// gate [cols] then up [cols] in each row; out is f32 or bf16, dense.
-void glu(GluActivation activation, const float* gate_up, int64_t rows, int64_t cols, void* out,
-         DType out_dtype, ThreadTeam& team);
-
-// x = act(x) in place: [rows, cols] dense. `dtype` bf16: narrowed at the start of each row's memory, so that rows are
+// [rows, cols] dense, activated in place. `dtype` bf16: narrowed at the start of each row's memory, so that rows are
 // 2 * cols elements apart.
-void activate_rows(GluActivation activation, float* x, int64_t rows, int64_t cols, DType dtype, ThreadTeam& team);
+struct ActivatedRows {
+  float* x = nullptr;
+  int64_t rows = 0, cols = 0;
+  DType dtype = DType::f32;
+};
+void activate_rows(GluActivation activation, const ActivatedRows& to, ThreadTeam& team);
 
 // x += y over count elements.
 void add_inplace(float* x, const float* y, int64_t count);

@@ -109,8 +109,9 @@ TEST_P(EachTier, GatedActivations) {
          {GluActivation::silu, GluActivation::gelu_tanh, GluActivation::gelu, GluActivation::swiglu_oai}) {
       std::vector<float> out(n + 1, kNan);
       std::vector<uint16_t> narrow(n + 1, 0x7fc1);
-      kernels.glu(activation, gate.data(), up.data(), n, out.data(), false);
-      kernels.glu(activation, gate.data(), up.data(), n, narrow.data(), true);
+      kernels.glu(activation, {.gate = gate.data(), .up = up.data(), .count = n, .out = out.data()});
+      kernels.glu(activation,
+                  {.gate = gate.data(), .up = up.data(), .count = n, .out = narrow.data(), .out_is_bf16 = true});
       for (int64_t i = 0; i < n; ++i) {
         const double want = gated(activation, gate[i], up[i]);
         // The tail of gelu near zero is exp of a rounded argument: absolute there.
@@ -298,8 +299,8 @@ TEST(Elementwise, GathersEmbeddings) {
   ASSERT_TRUE(packed.ok());
   const int32_t ids[] = {39, 0, 17, 17};
   std::vector<float> direct(4 * cols), tied(4 * cols);
-  embedding_gather(view, ids, 4, 2.0f, direct.data(), team);
-  embedding_gather(*packed, ids, 4, 2.0f, tied.data(), team);
+  embedding_gather(view, {ids, 2.0f, direct.data()}, team);
+  embedding_gather(*packed, {ids, 2.0f, tied.data()}, team);
   for (int i = 0; i < 4; ++i) {
     for (int64_t c = 0; c < cols; ++c) {
       ASSERT_EQ(direct[i * cols + c], 2 * bf16_to_f32(table[ids[i] * cols + c]));

@@ -6,8 +6,10 @@
 
 namespace warpweave {
 
-void write_kv_head(const ElementwiseKernels& kernels, const KvPoolView& to, int head, int64_t at, const float* from,
-                   int dim) {
+void write_kv_head(const ElementwiseKernels& kernels, const KvPoolView& to, int head, int64_t at,
+                   std::span<const float> values) {
+  const float* const from = values.data();
+  const auto dim = static_cast<int64_t>(values.size());
   void* const data = const_cast<void*>(to.data);  // the pool is written through its view
   const float scale = to.head_scales == nullptr ? 1.0f : to.head_scales[head];
   switch (to.format) {

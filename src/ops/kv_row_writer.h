@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "kv/kv_pool_view.h"
 #include "ops/kernels/elementwise_kernels.h"
@@ -14,7 +15,7 @@ inline int64_t slot_index(const KvPoolView& to, int32_t slot, int page_size) {
 }
 
 // `at` is the index of the head's first element.
-void write_kv_head(const ElementwiseKernels& kernels, const KvPoolView& to, int head, int64_t at, const float* from,
-                   int dim);
+void write_kv_head(const ElementwiseKernels& kernels, const KvPoolView& to, int head, int64_t at,
+                   std::span<const float> values);
 
 }  // namespace warpweave

@@ -180,7 +180,7 @@ TEST(PackedLinear, ReadsUnalignedTensors) {
   auto linear = PackedLinear::pack({&part, 1}, {}, team);
   ASSERT_TRUE(linear.ok());
   const Activations x(2, 40, 1);
-  expect_gemm(*linear, w, x, DType::f32, reference_gemm(w, x, DType::f32), team);
+  expect_gemm(*linear, w, {x, DType::f32}, reference_gemm(w, x, DType::f32), team);
 }
 
 TEST(PackedLinear, RefusesWeightsThatDoNotFit) {

@@ -180,8 +180,14 @@ inline std::vector<Dot> reference_gemm(const Weight& w, const Activations& x, DT
   return dots;
 }
 
-inline void expect_gemm(const PackedLinear& linear, const Weight& w, const Activations& x,
-                    DType x_dtype, const std::vector<Dot>& want, ThreadTeam& team) {
+struct Input {
+  const Activations& rows;
+  DType dtype;
+};
+
+inline void expect_gemm(const PackedLinear& linear, const Weight& w, const Input& input, const std::vector<Dot>& want,
+                        ThreadTeam& team) {
+  const auto& [x, x_dtype] = input;
   const int64_t stride = w.rows + 5;
   std::vector<float> y(x.rows * stride + 1, kNan);
   linear.forward(x.input(x_dtype), {.data = y.data(), .row_stride = stride}, team);
@@ -217,7 +223,7 @@ inline void expect_gemms(const Weight& w, std::span<const int64_t> row_counts, T
       for (size_t i = 0; i < linears.size(); ++i) {
         SCOPED_TRACE(testing::Message() << "tier " << i / 2 << ", mode " << i % 2);
         const std::vector<Dot>& sums = linears[i].rounds_to_int8() ? want_int8 : want;
-        ASSERT_NO_FATAL_FAILURE(expect_gemm(linears[i], w, x, in, sums, team));
+        ASSERT_NO_FATAL_FAILURE(expect_gemm(linears[i], w, {x, in}, sums, team));
       }
     }
   }

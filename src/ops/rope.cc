@@ -40,7 +40,7 @@ struct HeadPass {
   void write(const KvPoolView& to, int32_t slot, const float* heads, int dim) const {
     const int64_t base = slot_index(to, slot, call->page_size);
     for (int h = 0; h < call->num_kv_heads; ++h) {
-      write_kv_head(*kernels, to, h, base + h * to.head_stride, heads + int64_t{h} * dim, dim);
+      write_kv_head(*kernels, to, h, base + h * to.head_stride, {heads + int64_t{h} * dim, static_cast<size_t>(dim)});
     }
   }
 

@@ -62,8 +62,14 @@ void drop_groups(const RouterRule& rule, std::span<float> choice) {
   }
 }
 
-void choose_by_score(const RouterRule& rule, const float* logits, const float* correction, Row& row,
-                     std::span<int32_t> chosen, float* weights) {
+// Of one row: rule.k experts, and what each counts.
+struct Choice {
+  std::span<int32_t> experts;
+  float* weights;
+};
+
+void choose_by_score(const RouterRule& rule, const float* logits, const float* correction, Row& row, Choice out) {
+  const auto [chosen, weights] = out;
   const int n = rule.num_experts;
   const std::span<float> choice(row.choice.data(), n);
   float total = 1;
@@ -85,8 +91,8 @@ void choose_by_score(const RouterRule& rule, const float* logits, const float* c
   for (size_t j = 0; j < chosen.size(); ++j) weights[j] *= factor;
 }
 
-void choose_by_sparse_mixer(const RouterRule& rule, const float* logits, Row& row, std::span<int32_t> chosen,
-                            float* weights) {
+void choose_by_sparse_mixer(const RouterRule& rule, const float* logits, Row& row, Choice out) {
+  const auto [chosen, weights] = out;
   const int n = rule.num_experts;
   const std::span<float> left(row.choice.data(), n);
   std::copy_n(logits, n, left.begin());
@@ -138,12 +144,11 @@ void choose_experts(const ChooseExpertsCall& call) {
   Row row;
   for (int64_t r = 0; r < call.rows; ++r) {
     const float* logits = call.logits + r * rule.num_experts;
-    const std::span<int32_t> chosen(call.experts_out + r * rule.k, rule.k);
-    float* const weights = call.weights_out + r * rule.k;
+    const Choice choice = {{call.experts_out + r * rule.k, static_cast<size_t>(rule.k)}, call.weights_out + r * rule.k};
     if (rule.score == RouterScore::sparse_mixer) {
-      choose_by_sparse_mixer(rule, logits, row, chosen, weights);
+      choose_by_sparse_mixer(rule, logits, row, choice);
     } else {
-      choose_by_score(rule, logits, call.correction, row, chosen, weights);
+      choose_by_score(rule, logits, call.correction, row, choice);
     }
   }
 }

@@ -94,30 +94,32 @@ WW_INLINE void solve_tile(const float* minus_a, int64_t a_row, int row, float* u
   }
 }
 
-void solve(const float* minus_a, int64_t a_row, int rows, int cols, float* u, int64_t u_row) {
-  for (int col = 0; col < cols;) {
-    const bool wide = col + kTileVecs * kLanes <= cols;
-    for (int row = 0; row < rows; row += kTileRows) {
-      wide ? solve_tile<kTileVecs>(minus_a, a_row, row, u + col, u_row)
-           : solve_tile<1>(minus_a, a_row, row, u + col, u_row);
+void solve(const float* minus_a, int64_t a_row, const LinearMatrix& u) {
+  for (int col = 0; col < u.cols;) {
+    const bool wide = col + kTileVecs * kLanes <= u.cols;
+    for (int row = 0; row < u.rows; row += kTileRows) {
+      wide ? solve_tile<kTileVecs>(minus_a, a_row, row, u.x + col, u.stride)
+           : solve_tile<1>(minus_a, a_row, row, u.x + col, u.stride);
     }
     col += wide ? kTileVecs * kLanes : kLanes;
   }
 }
 
-void remainder(const float* v, const float* beta, const float* scale_x, int rows, int cols, float* x, int64_t stride) {
-  for (int i = 0; i < rows; ++i, v += stride, x += stride) {
+void remainder(const float* v, const float* beta, const float* scale_x, const LinearMatrix& to) {
+  float* x = to.x;
+  for (int i = 0; i < to.rows; ++i, v += to.stride, x += to.stride) {
     const Vec by = vset1(beta[i]), minus = vset1(scale_x != nullptr ? -scale_x[i] : -1.0f);
-    for (int c = 0; c < cols; c += kLanes) vstore(x + c, vmul(by, vfma(minus, vload(x + c), vload(v + c))));
+    for (int c = 0; c < to.cols; c += kLanes) vstore(x + c, vmul(by, vfma(minus, vload(x + c), vload(v + c))));
   }
 }
 
 // Blocks of 16 x 16 through the cache: the compiler's shuffles do the rest.
-void transpose(const float* x, int64_t x_stride, int rows, int cols, float* out, int64_t out_stride) {
-  for (int r = 0; r < rows; r += kLanes) {
-    for (int c = 0; c < cols; c += kLanes) {
+void transpose(const LinearMatrix& from, float* out, int64_t out_stride) {
+  for (int r = 0; r < from.rows; r += kLanes) {
+    for (int c = 0; c < from.cols; c += kLanes) {
+      const float* const x = from.x + r * from.stride + c;
       for (int i = 0; i < kLanes; ++i) {
-        for (int j = 0; j < kLanes; ++j) out[(c + i) * out_stride + r + j] = x[(r + j) * x_stride + c + i];
+        for (int j = 0; j < kLanes; ++j) out[(c + i) * out_stride + r + j] = x[j * from.stride + i];
       }
     }
   }

@@ -73,28 +73,28 @@ void LinearHeadTask::load_state(int index) {
   for (int row = 0; row < shape_.v_dim; row += kBlock) {
     const void* from = offset(state.data, state.dtype, state_at(initial_, index) + int64_t{row} * shape_.k_dim);
     kernels_.widen(from, type_of(state.dtype), kBlock * shape_.k_dim, s_.block);
-    kernels_.transpose(s_.block, shape_.k_dim, kBlock, shape_.k_dim, out + row, s_.v_stride);
+    kernels_.transpose({s_.block, shape_.k_dim, kBlock, shape_.k_dim}, out + row, s_.v_stride);
   }
 }
 
 void LinearHeadTask::store_state(int index, int slot) {
-  const float* in = s_.state_t + int64_t{index} * shape_.k_dim * s_.v_stride;
+  float* in = s_.state_t + int64_t{index} * shape_.k_dim * s_.v_stride;
   const LinearAttnState& state = call_.state;
   for (int row = 0; row < shape_.v_dim; row += kBlock) {
-    kernels_.transpose(in + row, s_.v_stride, shape_.k_dim, kBlock, s_.block, shape_.k_dim);
+    kernels_.transpose({in + row, s_.v_stride, shape_.k_dim, kBlock}, s_.block, shape_.k_dim);
     kernels_.narrow(s_.block, kBlock * shape_.k_dim, type_of(state.dtype),
                     offset(state.data, state.dtype, state_at(slot, index) + int64_t{row} * shape_.k_dim));
   }
 }
 
-void LinearHeadTask::load_part(const Tokens& tokens, const Part& part, const LinearAttnRows& plain, int head,
-                               float* out, int64_t stride) {
+void LinearHeadTask::load_part(const Tokens& tokens, const Part& part, const LinearAttnRows& plain, float* out,
+                               int64_t stride) {
   if (call_.conv != nullptr) {
     convolve(tokens, part, out, stride);
   } else {
     for (int t = 0; t < tokens.count; ++t) {
-      kernels_.widen(offset(plain.data, plain.dtype, tokens.row(t) * plain.token_stride + head * plain.head_stride),
-                     type_of(plain.dtype), part.dim, out + t * stride);
+      const int64_t at = tokens.row(t) * plain.token_stride + part.head * plain.head_stride;
+      kernels_.widen(offset(plain.data, plain.dtype, at), type_of(plain.dtype), part.dim, out + t * stride);
     }
   }
   for (int t = tokens.count; t < padded(tokens.count, kBlock); ++t) std::fill_n(out + t * stride, part.dim, 0.0f);
@@ -155,15 +155,16 @@ void LinearHeadTask::convolve_by_token(const Tokens& tokens, const Part& part, L
 
 void LinearHeadTask::load_qk(const Tokens& tokens) {
   const int dim = shape_.k_dim;
-  load_part(tokens, {k_head_ * dim, dim, 0}, call_.q, k_head_, s_.q, s_.k_stride);
-  load_part(tokens, {(shape_.k_heads + k_head_) * dim, dim, 1}, call_.k, k_head_, s_.k, s_.k_stride);
-  kernels_.l2norm(s_.q, s_.k_stride, tokens.count, dim, call_.l2norm, call_.l2norm_eps, call_.scale);
-  if (call_.l2norm) kernels_.l2norm(s_.k, s_.k_stride, tokens.count, dim, true, call_.l2norm_eps, 1.0f);
+  load_part(tokens, {k_head_, k_head_ * dim, dim, 0}, call_.q, s_.q, s_.k_stride);
+  load_part(tokens, {k_head_, (shape_.k_heads + k_head_) * dim, dim, 1}, call_.k, s_.k, s_.k_stride);
+  kernels_.l2norm({s_.q, s_.k_stride, tokens.count, dim}, call_.l2norm, call_.l2norm_eps, call_.scale);
+  if (call_.l2norm) kernels_.l2norm({s_.k, s_.k_stride, tokens.count, dim}, true, call_.l2norm_eps, 1.0f);
 }
 
 void LinearHeadTask::load_v(const Tokens& tokens, int index) {
-  const Part part{2 * shape_.k_heads * shape_.k_dim + v_head(index) * shape_.v_dim, shape_.v_dim, 2 + index};
-  load_part(tokens, part, call_.v, v_head(index), s_.v, s_.v_stride);
+  const int head = v_head(index);
+  const Part part{head, 2 * shape_.k_heads * shape_.k_dim + head * shape_.v_dim, shape_.v_dim, 2 + index};
+  load_part(tokens, part, call_.v, s_.v, s_.v_stride);
 }
 
 void LinearHeadTask::load_gates(const Tokens& tokens, int index) {
@@ -201,8 +202,12 @@ void LinearHeadTask::store_outputs(const Tokens& tokens, int index) {
         kernels_.widen(offset(z.data, z.dtype, row * z.token_stride + v_head(index) * z.head_stride), type_of(z.dtype),
                        shape_.v_dim, s_.block);
       }
-      kernels_.norm_gate(o, z.data != nullptr ? s_.block : nullptr, norm->weight, shape_.v_dim, norm->eps,
-                         norm->gate == LinearAttnNormGate::silu);
+      kernels_.norm_gate({.o = o,
+                          .z = z.data != nullptr ? s_.block : nullptr,
+                          .weight = norm->weight,
+                          .dim = shape_.v_dim,
+                          .eps = norm->eps,
+                          .silu = norm->gate == LinearAttnNormGate::silu});
     }
     kernels_.narrow(
         o, shape_.v_dim, type_of(call_.out_dtype),

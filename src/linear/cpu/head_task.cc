@@ -201,7 +201,7 @@ void LinearHeadTask::chunk(const Tokens& tokens) {
   const int64_t pair = LinearHeadScratch::kPairStride;
   load_qk(tokens);
   if (!is_kda()) {
-    kernels_.transpose(s_.k, s_.k_stride, pairs, shape_.k_dim, s_.keys_t, pair);
+    kernels_.transpose({s_.k, s_.k_stride, pairs, shape_.k_dim}, s_.keys_t, pair);
     LinearGemm scores{.a = s_.k, .a_row = s_.k_stride, .a_depth = 1, .b = s_.keys_t, .b_row = pair, .c = s_.kk,
                       .c_row = pair, .rows = rows, .cols = pairs, .depth = shape_.k_dim, .keep_c = false,
                       .scale_c = nullptr, .lower_a = false, .lower_c = true};
@@ -235,8 +235,9 @@ void LinearHeadTask::chunk(const Tokens& tokens) {
     kernels_.gemm(with_state);
     // KDA's keys and queries have their decay already.
     const float* since_start = is_kda() ? nullptr : s_.since_start;
-    kernels_.remainder(s_.v, s_.beta, since_start, rows, shape_.v_dim, s_.u, s_.v_stride);
-    kernels_.solve(s_.minus_a, pair, rows, shape_.v_dim, s_.u, s_.v_stride);
+    const LinearMatrix u = {s_.u, s_.v_stride, rows, shape_.v_dim};
+    kernels_.remainder(s_.v, s_.beta, since_start, u);
+    kernels_.solve(s_.minus_a, pair, u);
     kernels_.gemm({.a = s_.p, .a_row = pair, .a_depth = 1, .b = s_.u, .b_row = s_.v_stride, .c = s_.o,
                    .c_row = s_.v_stride, .rows = rows, .cols = shape_.v_dim, .depth = rows, .keep_c = true,
                    .scale_c = since_start, .lower_a = true, .lower_c = false});
@@ -322,7 +323,7 @@ void LinearHeadTask::channel_block(int first, int end) {
     kernels_.multiply(prefix, s_.decay + i * stride, dim, prefix);
   }
   for (int i = end - first; i < kBlock; ++i) std::fill_n(s_.local_k + i * stride, dim, 0.0f);
-  kernels_.transpose(s_.local_k, stride, kBlock, dim, s_.keys_t + first, pair);
+  kernels_.transpose({s_.local_k, stride, kBlock, dim}, s_.keys_t + first, pair);
 }
 
 void LinearHeadTask::tree_terms(const Tokens& tokens) {

@@ -92,9 +92,8 @@ class LinearHeadTask {
   void load_qk(const Tokens& tokens);
   void load_v(const Tokens& tokens, int index);
   void load_gates(const Tokens& tokens, int index);
-  struct Part { int channel, dim, window; };
-  void load_part(const Tokens& tokens, const Part& part, const LinearAttnRows& plain, int head, float* out,
-                 int64_t stride);
+  struct Part { int head, channel, dim, window; };
+  void load_part(const Tokens& tokens, const Part& part, const LinearAttnRows& plain, float* out, int64_t stride);
   void convolve(const Tokens& tokens, const Part& part, float* out, int64_t stride);
   void convolve_by_token(const Tokens& tokens, const Part& part, LinearConvRows rows);
 

@@ -86,12 +86,28 @@ struct LinearChannelPairs {
   int64_t pair_stride;
 };
 
+// Rows of a matrix, `stride` apart.
+struct LinearMatrix {
+  float* x;
+  int64_t stride;
+  int rows, cols;
+};
+
+struct LinearNormGate {
+  float* o;
+  const float* z;  // may be null
+  const float* weight;
+  int dim;
+  float eps;
+  bool silu;  // else sigmoid
+};
+
 struct LinearCpuKernels {
   void (*widen)(const void* x, LinearCpuType type, int64_t n, float* out);
   void (*narrow)(const float* x, int64_t n, LinearCpuType type, void* out);
   void (*conv)(const LinearConvRows& rows);
   // x / sqrt(sum x^2 + eps) * scale, per row, in place; with normalize == false scaled only.
-  void (*l2norm)(float* x, int64_t stride, int tokens, int dim, bool normalize, float eps, float scale);
+  void (*l2norm)(const LinearMatrix& x, bool normalize, float eps, float scale);
   // out = exp(g)
   void (*exp_row)(const float* g, int64_t n, float* out);
   // out = exp(-rate softplus(a + bias)); bias may be null
@@ -100,19 +116,18 @@ struct LinearCpuKernels {
   void (*multiply)(const float* x, const float* y, int64_t n, float* out);
   float (*dot)(const float* x, const float* y, int64_t n);
   void (*scale)(const float* x, float by, int64_t n, float* out);
-  // out[c, i] = x[i, c]: rows and cols multiples of 16
-  void (*transpose)(const float* x, int64_t x_stride, int rows, int cols, float* out, int64_t out_stride);
+  // out[c, i] = x[i, c]: rows and cols of x multiples of 16
+  void (*transpose)(const LinearMatrix& x, float* out, int64_t out_stride);
   void (*gemm)(const LinearGemm& gemm);
   // u = (1 - minus_a)^-1 u; minus_a strictly lower triangular, rows a multiple of 4, cols of 16
-  void (*solve)(const float* minus_a, int64_t a_row, int rows, int cols, float* u, int64_t u_row);
-  // x[i, c] = beta[i] (v[i, c] - scale[i] x[i, c]); scale may be null
-  void (*remainder)(const float* v, const float* beta, const float* scale, int rows, int cols, float* x,
-                    int64_t stride);
+  void (*solve)(const float* minus_a, int64_t a_row, const LinearMatrix& u);
+  // x[i, c] = beta[i] (v[i, c] - scale[i] x[i, c]); scale may be null; v has x's stride
+  void (*remainder)(const float* v, const float* beta, const float* scale, const LinearMatrix& x);
   void (*scalar_pairs)(const LinearScalarPairs& pairs);
   void (*channel_pairs)(const LinearChannelPairs& pairs);
   void (*step)(const LinearStep& step);
-  // o / sqrt(mean o^2 + eps) weight gate(z) in place; z may be null
-  void (*norm_gate)(float* o, const float* z, const float* weight, int n, float eps, bool silu);
+  // o / sqrt(mean o^2 + eps) weight gate(z) in place
+  void (*norm_gate)(const LinearNormGate& row);
 };
 
 extern const LinearCpuKernels kLinearAttnScalar, kLinearAttnAvx2, kLinearAttnAvx512;

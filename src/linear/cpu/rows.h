@@ -57,9 +57,10 @@ void scale(const float* x, float by, int64_t n, float* out) {
   for (int64_t i = 0; i < n; i += kLanes) vstore(out + i, vmul(vload(x + i), factor));
 }
 
-void l2norm(float* x, int64_t stride, int tokens, int dim, bool normalize, float eps, float by) {
-  for (int t = 0; t < tokens; ++t, x += stride) {
-    scale(x, normalize ? by / __builtin_sqrtf(dot(x, x, dim) + eps) : by, dim, x);
+void l2norm(const LinearMatrix& to, bool normalize, float eps, float by) {
+  float* x = to.x;
+  for (int t = 0; t < to.rows; ++t, x += to.stride) {
+    scale(x, normalize ? by / __builtin_sqrtf(dot(x, x, to.cols) + eps) : by, to.cols, x);
   }
 }
 
@@ -85,13 +86,14 @@ void decay_row(const float* a, const float* bias, float rate, int64_t n, float* 
   }
 }
 
-void norm_gate(float* o, const float* z, const float* weight, int n, float eps, bool silu) {
-  const float by = 1.0f / __builtin_sqrtf(dot(o, o, n) / static_cast<float>(n) + eps);
-  for (int i = 0; i < n; i += kLanes) {
-    Vec v = vmul(vmul(vload(o + i), vset1(by)), vload(weight + i));
-    if (z != nullptr) {
-      const Vec gate = vload(z + i);
-      v = vmul(v, silu ? vsilu(gate) : vsigmoid(gate));
+void norm_gate(const LinearNormGate& row) {
+  float* const o = row.o;
+  const float by = 1.0f / __builtin_sqrtf(dot(o, o, row.dim) / static_cast<float>(row.dim) + row.eps);
+  for (int i = 0; i < row.dim; i += kLanes) {
+    Vec v = vmul(vmul(vload(o + i), vset1(by)), vload(row.weight + i));
+    if (row.z != nullptr) {
+      const Vec gate = vload(row.z + i);
+      v = vmul(v, row.silu ? vsilu(gate) : vsigmoid(gate));
     }
     vstore(o + i, v);
   }

@@ -19,7 +19,7 @@ Status DenseFeedForward::forward(const LayerCall& call) {
                              x.team());
   } else {
     weights_.gate_up.forward(input, {.data = act_.data(), .row_stride = cols, .addend = adapted}, x.team());
-    activate_rows(activation_, act_.data(), x.rows(), cols, dtype, x.team());
+    activate_rows(activation_, {act_.data(), x.rows(), cols, dtype}, x.team());
     if (dtype == DType::bf16) act.row_stride = 2 * cols;
   }
   x.add(weights_.down, act, weights_.norms.out, x.adapted({call.layer, LoraSite::down}, act, x.hidden_size()));

@@ -29,12 +29,19 @@ struct LayerNormRow {
   bool out_is_bf16;
 };
 
+// out = act(gate) * up.
+struct GluRow {
+  const float* gate;
+  const float* up;
+  int64_t count;
+  void* out;  // f32 or bf16
+  bool out_is_bf16 = false;
+};
+
 struct ElementwiseKernels {
   void (*rms_norm)(const RmsNormRow& row);
   void (*layer_norm)(const LayerNormRow& row);
-  // gate and up of n values each; out f32 or bf16.
-  void (*glu)(GluActivation activation, const float* gate, const float* up, int64_t n, void* out,
-              bool out_is_bf16);
+  void (*glu)(GluActivation activation, const GluRow& row);
   void (*add)(float* x, const float* y, int64_t n);
   void (*add_scaled)(float* x, const float* y, float scale, int64_t n);  // x += scale * y
   void (*scale)(float* x, float scale, int64_t n);

@@ -93,33 +93,28 @@ void layer_norm_row(const LayerNormRow& row) {
 }
 
 template <GluActivation kActivation>
-void glu_row(const float* gate, const float* up, int64_t n, void* out, bool out_is_bf16) {
-  each_run(n, [&](int64_t at, int count) __attribute__((always_inline)) {
-    const Vec g = load_run(gate + at, count), u = load_run(up + at, count);
+void glu_row(const GluRow& row) {
+  each_run(row.count, [&](int64_t at, int count) __attribute__((always_inline)) {
+    const Vec g = load_run(row.gate + at, count), u = load_run(row.up + at, count);
     Vec v = g;
     if constexpr (kActivation == GluActivation::silu) v = vmul(vsilu(g), u);
     if constexpr (kActivation == GluActivation::gelu_tanh) v = vmul(vgelu_tanh(g), u);
     if constexpr (kActivation == GluActivation::gelu) v = vmul(vgelu(g), u);
     if constexpr (kActivation == GluActivation::swiglu_oai) v = vswiglu_oai(g, u);
-    if (out_is_bf16) {
-      store_run_bf16(static_cast<uint16_t*>(out) + at, v, count);
+    if (row.out_is_bf16) {
+      store_run_bf16(static_cast<uint16_t*>(row.out) + at, v, count);
     } else {
-      store_run(static_cast<float*>(out) + at, v, count);
+      store_run(static_cast<float*>(row.out) + at, v, count);
     }
   });
 }
 
-void glu(GluActivation activation, const float* gate, const float* up, int64_t n, void* out,
-         bool out_is_bf16) {
+void glu(GluActivation activation, const GluRow& row) {
   switch (activation) {
-    case GluActivation::silu: glu_row<GluActivation::silu>(gate, up, n, out, out_is_bf16); break;
-    case GluActivation::gelu_tanh:
-      glu_row<GluActivation::gelu_tanh>(gate, up, n, out, out_is_bf16);
-      break;
-    case GluActivation::gelu: glu_row<GluActivation::gelu>(gate, up, n, out, out_is_bf16); break;
-    case GluActivation::swiglu_oai:
-      glu_row<GluActivation::swiglu_oai>(gate, up, n, out, out_is_bf16);
-      break;
+    case GluActivation::silu: glu_row<GluActivation::silu>(row); break;
+    case GluActivation::gelu_tanh: glu_row<GluActivation::gelu_tanh>(row); break;
+    case GluActivation::gelu: glu_row<GluActivation::gelu>(row); break;
+    case GluActivation::swiglu_oai: glu_row<GluActivation::swiglu_oai>(row); break;
     case GluActivation::none: break;
   }
 }

@@ -76,14 +76,21 @@ WW_INLINE void expand_group(const unsigned char* panel, int64_t index, TileGroup
   for (int j = 0; j < 8; ++j) istore(out->words[j], ixor(iadd(words[j], to_centre), top));
 }
 
+// A part of the input: rows, and groups of each.
+struct InputPart {
+  int first_row, rows;
+  int64_t first_group;
+  int groups;
+};
+
 template <class Format>
-void gather_scales(const Int8Tile& t, int first_row, int rows, int64_t first_group, int count, RowScales* out) {
-  if (rows < kTileRows) memset(out, 0, sizeof *out);
-  for (int r = 0; r < rows; ++r) {
-    const Int8Row x(t.x + (first_row + r) * t.x_stride_bytes, t.k);
-    for (int g = 0; g < count; ++g) {
-      out->scales[g][r] = x.scales[first_group + g];
-      if constexpr (Format::kHasOffset) out->scaled_sums[g][r] = x.scaled_sums[first_group + g];
+void gather_scales(const Int8Tile& t, const InputPart& part, RowScales* out) {
+  if (part.rows < kTileRows) memset(out, 0, sizeof *out);
+  for (int r = 0; r < part.rows; ++r) {
+    const Int8Row x(t.x + (part.first_row + r) * t.x_stride_bytes, t.k);
+    for (int g = 0; g < part.groups; ++g) {
+      out->scales[g][r] = x.scales[part.first_group + g];
+      if constexpr (Format::kHasOffset) out->scaled_sums[g][r] = x.scaled_sums[part.first_group + g];
     }
   }
 }
@@ -156,7 +163,7 @@ void int8_tiles_of_panels(const Int8Tile& t, int first_panel, int panels) {
       const int rows = t.rows - row < kTileRows ? t.rows - row : kTileRows;
       if (rows != configured) configure_tiles<Format>(rows);
       configured = rows;
-      gather_scales<Format>(t, row, rows, first, count, &scales);
+      gather_scales<Format>(t, {row, rows, first, count}, &scales);
       for (int p = 0; p < panels; ++p) {
         multiply_range<Format>({.groups = expanded[p],
                                 .count = count,

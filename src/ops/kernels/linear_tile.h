@@ -328,11 +328,16 @@ void dequantize_q4_k(const unsigned char* panel, int64_t k_begin, int k_count, v
   }
 }
 
+// What a code of some formats stands for: scale * code + offset.
+struct Affine {
+  Vec scale, offset;
+};
+
 // Eight codes of q5_k: nibbles of `low`, their top bits at kTop of every byte of `high`, then at kTop + 1.
 template <class Write, int kTop>
-WW_INLINE void put_q5(IVec low, IVec high, Vec scale, Vec offset, void* out, int k) {
+WW_INLINE void put_q5(IVec low, IVec high, Affine to_value, void* out, int k) {
   const auto value = [&](IVec nibble, IVec top) __attribute__((always_inline)) {
-    return vfma(scale, vto_float(ior(nibble, ishl<4>(top))), offset);
+    return vfma(to_value.scale, vto_float(ior(nibble, ishl<4>(top))), to_value.offset);
   };
   Write::put(out, k, value(bits_at<0>(low, 15), bits_at<kTop>(high, 1)),
              value(bits_at<8>(low, 15), bits_at<8 + kTop>(high, 1)));
@@ -350,14 +355,14 @@ void dequantize_q5_k(const unsigned char* panel, int64_t k_begin, int k_count, v
   for (int k = 0; k < k_count; k += 256, ++block) {
     const Vec d = vload_half(block->d), dmin = vload_half(block->dmin);
     for (int g = 0; g < 8; ++g) {
-      const Vec scale = vmul(d, vto_float(iload_u8(block->scales[g])));
-      const Vec offset = vsub(vzero(), vmul(dmin, vto_float(iload_u8(block->mins[g]))));
+      const Affine to_value = {vmul(d, vto_float(iload_u8(block->scales[g]))),
+                               vsub(vzero(), vmul(dmin, vto_float(iload_u8(block->mins[g]))))};
       const IVec high = iload(block->high[g]);
       const PanelWord* const low = block->codes + g * 4;
-      put_q5<Write, 0>(iload(low[0]), high, scale, offset, out, k + g * 32);
-      put_q5<Write, 2>(iload(low[1]), high, scale, offset, out, k + g * 32 + 8);
-      put_q5<Write, 4>(iload(low[2]), high, scale, offset, out, k + g * 32 + 16);
-      put_q5<Write, 6>(iload(low[3]), high, scale, offset, out, k + g * 32 + 24);
+      put_q5<Write, 0>(iload(low[0]), high, to_value, out, k + g * 32);
+      put_q5<Write, 2>(iload(low[1]), high, to_value, out, k + g * 32 + 8);
+      put_q5<Write, 4>(iload(low[2]), high, to_value, out, k + g * 32 + 16);
+      put_q5<Write, 6>(iload(low[3]), high, to_value, out, k + g * 32 + 24);
     }
   }
 }
