@@ -27,10 +27,16 @@ constexpr EnumSet<A> kAll = {A::cpu_x86_64, A::cpu_other, A::sm_75,  A::sm_80,  
                              A::gfx942,     A::gfx950,    A::intel_xe, A::ascend_npu};
 constexpr EnumSet<A> kHopperAndBlackwell = {A::sm_90, A::sm_100, A::sm_103};
 
-// Linear layers keep a state instead of KV: formats, head dims and pages do not apply. `spec`: target verify.
+struct LinearSupport {
+  SpecSupport spec;  // of target verify
+  KernelNames kernels = {};  // none: not written
+};
+
+// Linear layers keep a state instead of KV: formats, head dims and pages do not apply.
 constexpr Caps linear(std::string_view name, std::string_view summary, EnumSet<P> phases, EnumSet<A> archs,
-                      SpecSupport spec, KernelNames kernels = {}) {
+                      LinearSupport support) {
   Caps caps;
+  const KernelNames& kernels = support.kernels;
   caps.name = name;
   caps.summary = summary;
   caps.kernels = kernels;
@@ -38,7 +44,7 @@ constexpr Caps linear(std::string_view name, std::string_view summary, EnumSet<P
   caps.phases = phases;
   caps.archs = archs;
   caps.dtypes = k16Bit;
-  caps.spec = spec;
+  caps.spec = support.spec;
   // Of what is written: on every device a request's bits are those it has alone, and what GPUs run is captured.
   caps.deterministic = !kernels.decode.empty();
   caps.graph_capture = caps.deterministic && (archs.bits & kCpuArchs.bits) == 0;
@@ -81,19 +87,19 @@ constexpr Caps kLayerCaps[] = {
     sparse("flashmla_sparse", kHopperAndBlackwell, {F::bf16, F::fp8_e4m3}, {F::bf16}),
     sparse("flashmla_kv", kHopperAndBlackwell, {F::fp8_e4m3}, {}),
     sparse("fa3", {A::sm_90}, {F::bf16}, {}),
-    linear("triton", "GDN and KDA on NVIDIA GPUs: tiles by mma.sync", kBothPhases, kServedCuda, SpecSupport::tree,
-           kTile),
-    linear("triton", "GDN and KDA on NVIDIA and AMD GPUs", kBothPhases, kOtherCudaAndAmd, SpecSupport::chain),
-    linear("triton", "GDN and KDA on NPUs", kBothPhases, {A::ascend_npu}, SpecSupport::none),
-    linear("triton", "GDN and KDA on CPUs, the kernels of cpu", kBothPhases, kCpuArchs, SpecSupport::tree, kOnCpu),
-    linear("cpu", "GDN and KDA on CPUs: AVX-512, AVX2, portable", kBothPhases, kCpuArchs, SpecSupport::tree, kOnCpu),
-    linear("flashinfer", "GDN and KDA on Hopper, the kernels of cutedsl", kBothPhases, {A::sm_90}, SpecSupport::tree,
-           kWgmma),
+    linear("triton", "GDN and KDA on NVIDIA GPUs: tiles by mma.sync", kBothPhases, kServedCuda,
+           {SpecSupport::tree, kTile}),
+    linear("triton", "GDN and KDA on NVIDIA and AMD GPUs", kBothPhases, kOtherCudaAndAmd, {SpecSupport::chain}),
+    linear("triton", "GDN and KDA on NPUs", kBothPhases, {A::ascend_npu}, {SpecSupport::none}),
+    linear("triton", "GDN and KDA on CPUs, the kernels of cpu", kBothPhases, kCpuArchs, {SpecSupport::tree, kOnCpu}),
+    linear("cpu", "GDN and KDA on CPUs: AVX-512, AVX2, portable", kBothPhases, kCpuArchs, {SpecSupport::tree, kOnCpu}),
+    linear("flashinfer", "GDN and KDA on Hopper, the kernels of cutedsl", kBothPhases, {A::sm_90},
+           {SpecSupport::tree, kWgmma}),
     linear("flashinfer", "GDN and KDA on Ampere and Ada, the kernels of triton", kBothPhases, kAmpereAndAda,
-           SpecSupport::tree, kTile),
-    linear("flashinfer", "GDN and KDA on NVIDIA GPUs", kBothPhases, kOtherCuda, SpecSupport::none),
-    linear("cutedsl", "GDN and KDA on Hopper: WGMMA", kBothPhases, {A::sm_90}, SpecSupport::tree, kWgmma),
-    linear("cutedsl", "GDN and KDA, decode on NVIDIA GPUs", {P::decode}, kAllButHopper, SpecSupport::none),
+           {SpecSupport::tree, kTile}),
+    linear("flashinfer", "GDN and KDA on NVIDIA GPUs", kBothPhases, kOtherCuda, {SpecSupport::none}),
+    linear("cutedsl", "GDN and KDA on Hopper: WGMMA", kBothPhases, {A::sm_90}, {SpecSupport::tree, kWgmma}),
+    linear("cutedsl", "GDN and KDA, decode on NVIDIA GPUs", {P::decode}, kAllButHopper, {SpecSupport::none}),
     vision("sdpa", "the library's attention", kAll),
     vision("fa3", "Hopper", {A::sm_90}),
     vision("fa4", "Hopper and Blackwell", kHopperAndBlackwell),

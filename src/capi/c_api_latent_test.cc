@@ -59,8 +59,10 @@ class CApiLatent : public ::testing::Test {
     const auto [q_len, kv_len] = kRequests[request];
     const int64_t at = int64_t{q_indptr_[request] + row} * kHeads + head;
     const PlainRow expected = plain_row(
-        q_.floats() + at * kRowDim, kRowDim, kv_len, [&](int t, int d) { return row_of(request, t)[d]; },
-        [&](int t, int d) { return row_of(request, t)[d]; }, [&](int t) { return t <= kv_len - q_len + row; },
+        {q_.floats() + at * kRowDim, kRowDim},
+        PlainTokens{kv_len, [&](int t, int d) { return row_of(request, t)[d]; },
+                    [&](int t, int d) { return row_of(request, t)[d]; },
+                    [&, seen = kv_len - q_len + row](int t) { return t <= seen; }},
         {kScale});
     for (int d = 0; d < kRank; ++d) ASSERT_NEAR(out_[at * kRank + d], expected.out[d], 2e-5) << request << " " << row;
     ASSERT_NEAR(lse_[at], expected.lse, 2e-4);

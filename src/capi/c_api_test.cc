@@ -116,9 +116,10 @@ TEST(CApi, NoPages) {
     for (int h = 0; h < kQHeads; ++h) {
       auto at = [&](int t, int d) { return ((kv_starts[r] + t) * kKvHeads + h / 2) * kDim + d; };
       const PlainRow expected = plain_row(
-          q.floats() + (row * kQHeads + h) * kDim, kDim, lens[r],
-          [&](int t, int d) { return k[at(t, d)]; }, [&](int t, int d) { return v[at(t, d)]; },
-          [&](int t) { return t <= lens[r] - q_len + i; }, {1 / std::sqrt(double{kDim})});
+          {q.floats() + (row * kQHeads + h) * kDim, kDim},
+          PlainTokens{lens[r], [&](int t, int d) { return k[at(t, d)]; }, [&](int t, int d) { return v[at(t, d)]; },
+                      [&](int t) { return t <= lens[r] - q_len + i; }},
+          {1 / std::sqrt(double{kDim})});
       for (int d = 0; d < kDim; ++d)
         ASSERT_NEAR(out[(row * kQHeads + h) * kDim + d], expected.out[d], 2e-5);
     }

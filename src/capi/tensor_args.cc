@@ -127,8 +127,18 @@ bool strides_differ(const ww_tensor& tensor, int dimension, int64_t stride) {
   return tensor.shape[dimension] > 1 && stride_of(tensor, dimension) != stride;
 }
 
-Status read_block_scales(const ww_tensor* scales, const char* name, const ww_tensor& values,
-                         const KvDimensions& dims, Place place, KvPoolView& view) {
+struct KvTensor {
+  const char* name;
+  const ww_tensor* values;
+  const char* block_scales_name;
+  const ww_tensor* block_scales;
+  int dim;
+};
+
+Status read_block_scales(const KvTensor& tensor, const KvDimensions& dims, Place place, KvPoolView& view) {
+  const ww_tensor* const scales = tensor.block_scales;
+  const char* const name = tensor.block_scales_name;
+  const ww_tensor& values = *tensor.values;
   WW_RETURN_IF_ERROR(check_tensor(scales, name, {values.ndim, values.ndim}, place));
   if (scales->dtype.bits != 8 || scales->dtype.lanes != 1) {
     return invalid(name, "must hold e4m3 or uint8; it has " + dtype_text(scales->dtype));
@@ -152,14 +162,6 @@ Status read_block_scales(const ww_tensor* scales, const char* name, const ww_ten
   view.block_scales = reinterpret_cast<const uint8_t*>(data_of(*scales));
   return {};
 }
-
-struct KvTensor {
-  const char* name;
-  const ww_tensor* values;
-  const char* block_scales_name;
-  const ww_tensor* block_scales;
-  int dim;
-};
 
 Status read_kv_tensor(const KvTensor& tensor, const KvSpec& spec, ww_kv_layout layout, KvView& out,
                       KvPoolView& view) {
@@ -204,8 +206,7 @@ Status read_kv_tensor(const KvTensor& tensor, const KvSpec& spec, ww_kv_layout l
                                  i, stride_of(values, i)));
     }
   }
-  return read_block_scales(tensor.block_scales, tensor.block_scales_name, values, dims, spec.place,
-                           view);
+  return read_block_scales(tensor, dims, spec.place, view);
 }
 
 Status read_head_scales(const ww_tensor* scales, const char* name, const KvSpec& spec,

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "warpweave/c.h"
@@ -65,9 +66,18 @@ struct PlainRules {
   double scale = 1, softcap = 0;
   const float* sink = nullptr;
 };
+// Element i of token t's key and value, and whether the row sees it.
 template <typename Key, typename Value, typename Sees>
-PlainRow plain_row(const float* q, int dim, int tokens, Key key, Value value, Sees sees,
-                   PlainRules rules) {
+struct PlainTokens {
+  int count;
+  Key key;
+  Value value;
+  Sees sees;
+};
+template <typename Key, typename Value, typename Sees>
+PlainRow plain_row(std::span<const float> q, const PlainTokens<Key, Value, Sees>& of, PlainRules rules) {
+  const auto& [tokens, key, value, sees] = of;
+  const auto dim = static_cast<int>(q.size());
   std::vector<double> scores(tokens);
   double top = -std::numeric_limits<double>::infinity(), sum = 0;
   bool any = false;

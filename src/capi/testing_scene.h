@@ -151,18 +151,20 @@ struct Scene {
   void check(const Sees& sees, const ww_plan_options& options, double tolerance = 2e-5) {
     for (size_t r = 0; r < requests.size(); ++r) {
       for (int i = 0; i < requests[r].q_len; ++i) {
-        for (int h = 0; h < kQHeads; ++h)
-          check_row(static_cast<int>(r), i, h, sees, options, tolerance);
+        for (int h = 0; h < kQHeads; ++h) check_row({static_cast<int>(r), i, h}, sees, options, tolerance);
       }
     }
   }
-  void check_row(int r, int i, int h, const Sees& sees, const ww_plan_options& options,
-                 double tolerance) {
+  struct RowOf {
+    int request, row, head;
+  };
+  void check_row(RowOf of, const Sees& sees, const ww_plan_options& options, double tolerance) {
+    const int r = of.request, i = of.row, h = of.head;
     const int64_t row = (int64_t{q_indptr[r]} + i) * kQHeads + h;
     const PlainRow expected = plain_row(
-        q.floats() + row * kDim, kDim, requests[r].kv_len,
-        [&](int t, int d) { return k[at(r, t, h / 2) + d]; },
-        [&](int t, int d) { return v[at(r, t, h / 2) + d]; }, [&](int t) { return sees(r, i, t); },
+        {q.floats() + row * kDim, kDim},
+        PlainTokens{requests[r].kv_len, [&](int t, int d) { return k[at(r, t, h / 2) + d]; },
+                    [&](int t, int d) { return v[at(r, t, h / 2) + d]; }, [&](int t) { return sees(r, i, t); }},
         {1 / std::sqrt(double{kDim}), options.logit_softcap,
          options.use_sinks ? sinks.floats() + h : nullptr});
     const std::string where = "request " + std::to_string(r) + " row " + std::to_string(i);

@@ -261,11 +261,14 @@ class Mutant : public AttentionBackend {
     std::vector<float> value;
   };
 
-  void add_block(const ForwardBatch& batch, const AttentionCall& call, const Row& row, int begin,
-                 int end, State& state) const {
+  struct Range {
+    int begin, end;
+  };
+  void add_block(const ForwardBatch& batch, const AttentionCall& call, const Row& row, Range range,
+                 State& state) const {
     std::vector<std::pair<int, float>> logits;
     float top = state.top;
-    for (int kv = begin; kv < end; ++kv) {
+    for (int kv = range.begin; kv < range.end; ++kv) {
       if (kv < row.kv_len && !sees(batch, call, row, kv)) continue;
       logits.emplace_back(kv, logit(batch, call, row, kv));
       top = std::max(top, logits.back().second);
@@ -311,11 +314,11 @@ class Mutant : public AttentionBackend {
     second.value = state.value;
     for (int begin = 0; begin < end; begin += block_) {
       const bool apart = is(M::merge_without_rescale) && begin > end / 2;
-      add_block(batch, call, row, begin, std::min(end, begin + block_), apart ? second : state);
+      add_block(batch, call, row, {begin, std::min(end, begin + block_)}, apart ? second : state);
     }
     state.sum += second.sum;
     for (int i = 0; i < call.v_head_dim; ++i) state.value[i] += second.value[i];
-    if (is(M::last_token_twice)) add_block(batch, call, row, row.kv_len - 1, row.kv_len, state);
+    if (is(M::last_token_twice)) add_block(batch, call, row, {row.kv_len - 1, row.kv_len}, state);
     float lse = state.top + std::log(state.sum);
     float sum = state.sum;
     if (call.sinks != nullptr && !is(M::sink_missing)) {

@@ -31,7 +31,12 @@ struct Gathered {
   }
 };
 
-void row(const Problem& problem, const Gathered& kv, int request, int index, int head, Output& output) {
+struct RowOf {
+  int request, index, head;
+};
+
+void row(const Problem& problem, const Gathered& kv, RowOf of, Output& output) {
+  const auto [request, index, head] = of;
   const Case& c = problem.shape();
   const float* form = nullptr;
   std::vector<float> q(c.head_dim);  // `form`, rounded
@@ -83,7 +88,7 @@ Output naive_attention(const Problem& problem) {
     for (int h = 0; h < c.kv_heads; ++h) heads.emplace_back(problem, static_cast<int>(r), h);
     for (int i = 0; i < c.requests[r].q_len; ++i) {
       for (int h = 0; h < c.q_heads; ++h) {
-        row(problem, heads[h / group], static_cast<int>(r), i, h, output);
+        row(problem, heads[h / group], {static_cast<int>(r), i, h}, output);
       }
     }
   }

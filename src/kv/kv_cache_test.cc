@@ -53,9 +53,15 @@ Values read(const KvCache& cache, int layer, bool is_v, int slot, int head) {
   return out;
 }
 
-void write(KvCache& cache, int layer, bool is_v, int slot, int head, const Values& values) {
-  const KvPoolView view = is_v ? cache.v(layer) : cache.k(layer);
-  kv_encode_run(view, head, index_of(cache, view, slot, head), static_cast<int>(values.size()),
+struct Place {
+  int layer;
+  bool is_v;
+  int slot, head;
+};
+
+void write(KvCache& cache, const Place& at, const Values& values) {
+  const KvPoolView view = at.is_v ? cache.v(at.layer) : cache.k(at.layer);
+  kv_encode_run(view, at.head, index_of(cache, view, at.slot, at.head), static_cast<int>(values.size()),
                 values.data());
 }
 
@@ -85,7 +91,7 @@ std::vector<Values> fill(KvCache& cache) {
         for (const bool is_v : {false, true}) {
           Values& values = all.emplace_back(is_v ? shape.v_head_dim : shape.k_head_dim);
           for (float& value : values) value = normal(random);
-          write(cache, layer, is_v, slot, head, values);
+          write(cache, {layer, is_v, slot, head}, values);
         }
       }
     }
@@ -197,7 +203,7 @@ TEST(KvCache, MovesWithoutFreeing) {
   Result<KvCache> created = KvCache::create(shape, some_scales(shape));
   ASSERT_TRUE(created.ok());
   KvCache first = std::move(created).value();
-  write(first, 1, false, 3, 0, Values(48, 1.0f));
+  write(first, {1, false, 3, 0}, Values(48, 1.0f));
   KvCache second = std::move(first);
   EXPECT_EQ(read(second, 1, false, 3, 0), Values(48, 1.0f));
 }

@@ -41,9 +41,10 @@ struct Split {
   double count;
 };
 
-MetricFamily split_family(const char* name, const char* help, MetricType type, const char* label,
-                          const std::vector<Split>& parts, const MetricLabels& labels) {
-  MetricFamily out = {name, help, type, {}};
+// `family` with a series for each value of `label`.
+MetricFamily split_family(MetricFamily family, const char* label, const std::vector<Split>& parts,
+                          const MetricLabels& labels) {
+  MetricFamily out = std::move(family);
   for (const Split& part : parts) out.metric.push_back(value_of(part.count, with(labels, label, part.value)));
   return out;
 }
@@ -86,17 +87,19 @@ std::vector<MetricFamily> vllm_engine_families(const VllmSources& from, const Me
   cache.push_back({"num_gpu_blocks", std::to_string(from.info.num_pages)});
   std::vector<MetricFamily> out = {
       split_family(
-          "vllm:prompt_tokens_by_source_total", "Prompt tokens by where their K and V come from", counter, "source",
+          {"vllm:prompt_tokens_by_source_total", "Prompt tokens by where their K and V come from", counter, {}},
+          "source",
           {{"local_compute", prompts - cached}, {"local_cache_hit", cached}, {"external_kv_transfer", 0}}, labels),
-      split_family("vllm:prompt_tokens_cached_by_source_total", "Prompt tokens found in a cache", counter, "source",
-                   {{"device", cached}}, labels),
+      split_family({"vllm:prompt_tokens_cached_by_source_total", "Prompt tokens found in a cache", counter, {}},
+                   "source", {{"device", cached}}, labels),
       {"vllm:prompt_tokens_cached_total", "Prompt tokens found in a cache", counter, {value_of(cached, labels)}},
-      split_family("vllm:num_requests_waiting_by_reason", "Requests waiting: for room, or for their grammar", gauge,
+      split_family({"vllm:num_requests_waiting_by_reason", "Requests waiting: for room, or for their grammar", gauge,
+                    {}},
                    "reason",
                    {{"capacity", static_cast<double>(from.stats.queued_reqs)},
                     {"deferred", static_cast<double>(from.compiling_grammars)}},
                    labels),
-      split_family("vllm:engine_sleep_state", "Engines here never sleep", gauge, "sleep_state",
+      split_family({"vllm:engine_sleep_state", "Engines here never sleep", gauge, {}}, "sleep_state",
                    {{"awake", 1}, {"weights_offloaded", 0}, {"discard_all", 0}}, labels),
       {"vllm:cache_config_info", "The KV pool", gauge, {value_of(1, std::move(cache))}},
       std::move(computed)};

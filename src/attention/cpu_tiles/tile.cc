@@ -18,9 +18,13 @@ int round_up(int value, int step) { return (value + step - 1) / step * step; }
 
 bool fits_bf16(KvFormat format) { return format != KvFormat::f32 && format != KvFormat::f16; }
 
-// Where the tokens of `range` stand in a pool.
-void find_rows(const ForwardBatch& batch, const KvPoolView& pool, int request, int kv_head,
-               BlockRange range, BlockRows& rows) {
+struct Heads {
+  int request, kv_head;
+};
+
+// Where their tokens of `range` stand in a pool.
+void find_rows(const ForwardBatch& batch, const KvPoolView& pool, Heads of, BlockRange range, BlockRows& rows) {
+  const auto [request, kv_head] = of;
   const int64_t bits = kv_format_bits(pool.format);
   const int start = range.start(), page_size = batch.page_size;
   const int32_t* pages = batch.pages_of(request);
@@ -119,8 +123,8 @@ void Tile::load(const TileShape& shape, BlockRange range) {
   k_rows_.padded_dim = shape.padded_dim;
   v_rows_.dim = shape.call->v_head_dim;
   v_rows_.padded_dim = shape.padded_v_dim;
-  find_rows(*shape.batch, shape.call->k, request_, kv_head_, range, k_rows_);
-  find_rows(*shape.batch, shape.call->v, request_, kv_head_, range, v_rows_);
+  find_rows(*shape.batch, shape.call->k, {request_, kv_head_}, range, k_rows_);
+  find_rows(*shape.batch, shape.call->v, {request_, kv_head_}, range, v_rows_);
   if (kv_format_is_packed(shape.call->k.format)) widen_packed(shape);
 }
 

@@ -118,15 +118,14 @@ StripOperand ProgramRun::operand(const Program& program, size_t node, const floa
   return {cell_storage_.data() + offset, kStripColumns, true};
 }
 
-void ProgramRun::compute(const Program& program, const Strips& strips, size_t node, int rows,
-                         const float* scores, void* out) const {
+void ProgramRun::compute(const Program& program, const Strips& strips, const Strip& of, void* out) const {
   const std::vector<Node>& nodes = program.expression().nodes;
-  const Node& n = nodes[node];
+  const Node& n = nodes[of.node];
   const int operands = operand_count(n.op);
-  const StripOperand a = operand(program, n.a, scores);
-  strips.compute({n.op, nodes[n.a].type, n.type, rows, a,
-                  operands > 1 ? operand(program, n.b, scores) : a,
-                  operands > 2 ? operand(program, n.c, scores) : a, out});
+  const StripOperand a = operand(program, n.a, of.scores);
+  strips.compute({n.op, nodes[n.a].type, n.type, of.rows, a,
+                  operands > 1 ? operand(program, n.b, of.scores) : a,
+                  operands > 2 ? operand(program, n.c, of.scores) : a, out});
 }
 
 void ProgramRun::start_block(const Program& program, const Strips& strips, const int32_t* kv_idx) {
@@ -137,7 +136,7 @@ void ProgramRun::start_block(const Program& program, const Strips& strips, const
     if (nodes[i].op == Op::kv_idx) {
       std::copy_n(kv_idx, kStripColumns, out);
     } else {
-      compute(program, strips, i, 1, nullptr, out);
+      compute(program, strips, {i, 1, nullptr}, out);
     }
   }
 }
@@ -149,7 +148,7 @@ StripOperand ProgramRun::run(const Program& program, const Strips& strips, float
     if (program.variation(i) != Program::cell || nodes[i].op == Op::score) continue;
     const size_t offset = static_cast<size_t>(program.slot(i)) * rows_ * kStripColumns;
     const bool to_scores = in_place && i + 1 == nodes.size();
-    compute(program, strips, i, rows_, scores,
+    compute(program, strips, {i, rows_, scores},
             to_scores ? static_cast<void*>(scores) : cell_storage_.data() + offset);
   }
   return operand(program, nodes.size() - 1, scores);

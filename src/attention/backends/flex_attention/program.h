@@ -50,8 +50,12 @@ class ProgramRun {
 
  private:
   StripOperand operand(const Program& program, size_t node, const float* scores) const;
-  void compute(const Program& program, const Strips& strips, size_t node, int rows,
-               const float* scores, void* out) const;
+  struct Strip {
+    size_t node;
+    int rows;
+    const float* scores;
+  };
+  void compute(const Program& program, const Strips& strips, const Strip& of, void* out) const;
   StripOperand run(const Program& program, const Strips& strips, float* scores, bool in_place);
   void row_values(const Program& program, const mods::Cell& cell, int row);
 

@@ -8,10 +8,16 @@
 namespace warpweave::intel_amx {
 namespace {
 
+// Queries' units, rows `depth` units apart.
+struct QueryUnits {
+  const uint32_t* q;
+  int depth;
+};
+
 // acc[r] += the units of the words [0, count) times those of row r.
 template <typename V, typename Mac, typename Load, int R>
 [[gnu::always_inline]] inline void mac_words(const typename Load::K& decoder, const V* words, int count,
-                                             const uint32_t* q, int depth, V* acc) {
+                                             QueryUnits rows, V* acc) {
   constexpr int N = Load::kUnitsPerWord;
   constexpr bool kPartial = Load::kWords * N > kHeadDimPadding / Load::kElementsPerUnit;
 #pragma GCC unroll 8
@@ -23,7 +29,7 @@ template <typename V, typename Mac, typename Load, int R>
     for (int j = 0; j < N; ++j) {
 #pragma GCC unroll 8
       for (int r = 0; r < R; ++r) {
-        acc[r] = Mac::mac(Mac::broadcast(q + r * depth + i * N + j), unit[j], acc[r]);
+        acc[r] = Mac::mac(Mac::broadcast(rows.q + r * rows.depth + i * N + j), unit[j], acc[r]);
       }
     }
   }
@@ -54,7 +60,7 @@ void few_scores(const FewRowsArgs& args, int token) {
         Load::template k_words<kFull>(args.k, token + g * W, unit, words);
         const typename Load::K decoder(args.k, token + g * W, unit);
         prefetch_step(*attend.prefetch);
-        mac_words<V, Mac, Load, R>(decoder, words, left, attend.q + unit, units, acc[g]);
+        mac_words<V, Mac, Load, R>(decoder, words, left, {attend.q + unit, units}, acc[g]);
       }
     }
   }

@@ -21,9 +21,13 @@ struct Scratch {
   std::vector<float> k, v, scores;
 };
 
-// The K or V of one request and head, [kv_len][dim].
-void gather(const ForwardBatch& batch, const KvPoolView& pool, int request, int head, int dim,
-            std::vector<float>& out) {
+struct Heads {
+  int request, kv_head;
+};
+
+// Their K or V, [kv_len][dim].
+void gather(const ForwardBatch& batch, const KvPoolView& pool, Heads of, int dim, std::vector<float>& out) {
+  const auto [request, head] = of;
   const int kv_len = batch.kv_lens[request];
   out.resize(static_cast<size_t>(kv_len) * dim);
   for (int kv = 0; kv < kv_len; ++kv) {
@@ -109,8 +113,8 @@ void TorchNativeBackend::sequence(const ForwardBatch& batch, const AttentionCall
                                   int kv_head, Scratch& scratch) {
   const int kv_len = batch.kv_lens[request], q_len = batch.q_len(request);
   if (kv_len == 0 || q_len == 0) return;
-  gather(batch, call.k, request, kv_head, call.head_dim, scratch.k);
-  gather(batch, call.v, request, kv_head, call.v_head_dim, scratch.v);
+  gather(batch, call.k, {request, kv_head}, call.head_dim, scratch.k);
+  gather(batch, call.v, {request, kv_head}, call.v_head_dim, scratch.v);
   const int group = call.num_q_heads / call.num_kv_heads;
   for (int i = 0; i < q_len; ++i) {
     const Visible visible = visible_to(batch, call, request, i);
