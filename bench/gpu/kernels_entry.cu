@@ -36,7 +36,7 @@ int ww_sm80_decode(KernelShape shape, int rows, bool multi_row, const AttentionP
 
 int ww_extend_plan(const PlanInput* input, int tile_rows, int rows_per_token, void* items,
                    void* header, void* stream) {
-  return launch_extend_plan(*input, tile_rows, rows_per_token, static_cast<ExtendItem*>(items),
+  return launch_extend_plan(*input, {tile_rows, rows_per_token}, static_cast<ExtendItem*>(items),
                             static_cast<ExtendHeader*>(header),
                             static_cast<cudaStream_t>(stream));
 }

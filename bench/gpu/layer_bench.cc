@@ -106,23 +106,19 @@ class Bench {
     std::iota(slots.begin(), slots.end(), 0);
     slots_ = take(DeviceBuffer::allocate(slots.size() * 4, "a benchmark"));
     check(cudaMemcpy(slots_.as<void>(), slots.data(), slots.size() * 4, cudaMemcpyHostToDevice));
-    add("qkv", kQkv, kHidden, false, GluActivation::none,
+    gemms.push_back({"qkv", kQkv, kHidden, false, GluActivation::none,
         {{192, 4, 1, 4}, {128, 2, 1, 5}, {128, 2, 2, 6}, {128, 2, 4, 8}},
-        {{192, 2, 1, 4}, {192, 2, 2, 4}, {96, 1, 2, 6}, {96, 2, 2, 6}});
-    add("o", kHidden, kHidden, true, GluActivation::none, {{128, 4, 1, 5}, {128, 4, 1, 7}, {128, 4, 2, 6}},
-        {{128, 2, 2, 6}, {192, 3, 1, 4}, {96, 3, 2, 6}, {128, 4, 1, 6}});
-    add("gate_up", 2 * kFfn, kHidden, false, GluActivation::silu,
+        {{192, 2, 1, 4}, {192, 2, 2, 4}, {96, 1, 2, 6}, {96, 2, 2, 6}}});
+    gemms.push_back({"o", kHidden, kHidden, true, GluActivation::none, {{128, 4, 1, 5}, {128, 4, 1, 7}, {128, 4, 2, 6}},
+        {{128, 2, 2, 6}, {192, 3, 1, 4}, {96, 3, 2, 6}, {128, 4, 1, 6}}});
+    gemms.push_back({"gate_up", 2 * kFfn, kHidden, false, GluActivation::silu,
         {{224, 1, 1, 3}, {224, 1, 2, 4}, {224, 1, 2, 6}, {224, 1, 3, 5}, {224, 1, 3, 6}},
-        {{224, 1, 1, 3}, {224, 1, 1, 4}});
-    add("down", kHidden, kFfn, true, GluActivation::none, {{128, 4, 1, 5}, {128, 4, 1, 7}, {128, 4, 2, 6}},
-        {{256, 4, 1, 3}, {192, 3, 1, 4}, {128, 4, 1, 6}, {96, 3, 2, 6}});
+        {{224, 1, 1, 3}, {224, 1, 1, 4}}});
+    gemms.push_back({"down", kHidden, kFfn, true, GluActivation::none, {{128, 4, 1, 5}, {128, 4, 1, 7}, {128, 4, 2, 6}},
+        {{256, 4, 1, 3}, {192, 3, 1, 4}, {128, 4, 1, 6}, {96, 3, 2, 6}}});
     for (Gemm& p : gemms) p.weights = random_matrix(size_t(p.n) * p.k * kLayers, 1 / 64.0f);
   }
 
-  void add(const char* name, int64_t n, int64_t k, bool residual, GluActivation glu, std::vector<StreamPlan> stream_plans,
-           std::vector<TilePlan> tile_plans) {
-    gemms.push_back({name, n, k, residual, glu, std::move(stream_plans), std::move(tile_plans), {}});
-  }
   GemmCall call(const Gemm& p, const GpuLinear& linear, int64_t rows, bool own) const {
     GemmCall out;
     out.linear = &linear;

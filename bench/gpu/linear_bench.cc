@@ -68,7 +68,7 @@ double measure(LinearAttnKernelBase& kernel, const Row& row, cudaStream_t stream
   const bool decodes = row.phase == LinearAttnPhase::decode;
   // Sets of slots, one for each launch.
   const int sets = row.phase == LinearAttnPhase::extend ? 1 : std::clamp<int>(static_cast<int>(kStateSetsBytes / state_bytes) + 1, 2, 64);
-  RandomCall random(kernel, shape, row.requests, row.tokens, row.requests * sets, row.state);
+  RandomCall random(kernel, shape, {row.requests, row.tokens, row.requests * sets}, row.state);
   LinearAttnCall call = random.call;
   call.stream = stream;
   std::vector<int32_t> parents;  // a binary tree

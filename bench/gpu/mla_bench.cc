@@ -184,9 +184,14 @@ class Bench {
   bench::Matrix q_;
 };
 
-Shape even(int heads, int q_len, int batch, int kv_len, int page_size = 64, MlaFormat format = MlaFormat::same16) {
-  Shape s = {heads, q_len, std::vector<int>(batch, kv_len), page_size, format, {}};
-  s.name = fmt::format("h{} q{} {}x{} page {} {}", heads, q_len, batch, kv_len, page_size, name_of(format));
+struct Pages {
+  int size = 64;
+  MlaFormat format = MlaFormat::same16;
+};
+
+Shape even(int heads, int q_len, int batch, int kv_len, Pages pages = {}) {
+  Shape s = {heads, q_len, std::vector<int>(batch, kv_len), pages.size, pages.format, {}};
+  s.name = fmt::format("h{} q{} {}x{} page {} {}", heads, q_len, batch, kv_len, pages.size, name_of(pages.format));
   return s;
 }
 
@@ -200,17 +205,17 @@ std::vector<Shape> usual_shapes() {
     }
   }
   for (const int heads : {16, 128}) {
-    for (const int page_size : {1, 16, 32}) out.push_back(even(heads, 1, 128, 4096, page_size));
+    for (const int page_size : {1, 16, 32}) out.push_back(even(heads, 1, 128, 4096, {page_size}));
   }
   for (const MlaFormat format : {MlaFormat::e4m3, MlaFormat::ds_mla}) {
     for (const int page_size : {64, 1}) {
-      out.push_back(even(16, 1, 128, 16384, page_size, format));
-      out.push_back(even(128, 2, 128, 16384, page_size, format));
+      out.push_back(even(16, 1, 128, 16384, {page_size, format}));
+      out.push_back(even(128, 2, 128, 16384, {page_size, format}));
     }
-    for (const int heads : {32, 64}) out.push_back(even(heads, 1, 128, 4096, 64, format));
+    for (const int heads : {32, 64}) out.push_back(even(heads, 1, 128, 4096, {64, format}));
   }
   out.push_back(even(32, 1, 128, 4096));
-  out.push_back(even(32, 1, 128, 4096, 1));
+  out.push_back(even(32, 1, 128, 4096, {1}));
   for (const int heads : {16, 128}) {
     out.push_back(even(heads, 1, 1, 1024));
     out.push_back(even(heads, 1, 1, 32768));
@@ -239,8 +244,8 @@ std::optional<Shape> one_shape(const std::string& text) {
   char format[8] = "";
   if (std::sscanf(text.c_str(), "%d,%d,%d,%d,%d,%7s", &heads, &q_len, &requests, &tokens, &page, format) < 5) return std::nullopt;
   const std::string_view name = format;
-  return even(heads, q_len, requests, tokens, page,
-              name == "e4m3" ? MlaFormat::e4m3 : name == "ds_mla" ? MlaFormat::ds_mla : MlaFormat::same16);
+  return even(heads, q_len, requests, tokens,
+              {page, name == "e4m3" ? MlaFormat::e4m3 : name == "ds_mla" ? MlaFormat::ds_mla : MlaFormat::same16});
 }
 
 }  // namespace

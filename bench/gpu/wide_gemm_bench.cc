@@ -52,11 +52,11 @@ struct CheckShape {
 };
 
 // Bytes of y after one run into poisoned memory, and a row past its end.
-void run_once(const GemmCall& call, const WidePlan& plan, DeviceBuffer& y, int poison, cudaStream_t stream, std::vector<char>& out) {
-  check(cudaMemset(y.as<void>(), poison, out.size()));
+void run_once(const GemmCall& call, const WidePlan& plan, int poison, cudaStream_t stream, std::vector<char>& out) {
+  check(cudaMemset(call.y, poison, out.size()));
   wide_gemm(call, plan, stream);
   check(cudaStreamSynchronize(stream));
-  check(cudaMemcpy(out.data(), y.as<void>(), out.size(), cudaMemcpyDeviceToHost));
+  check(cudaMemcpy(out.data(), call.y, out.size(), cudaMemcpyDeviceToHost));
 }
 
 int check_shape(const CheckShape& s, DType dtype, int kind, cudaStream_t stream) {
@@ -92,7 +92,7 @@ int check_shape(const CheckShape& s, DType dtype, int kind, cudaStream_t stream)
   int wrong = 0;
   for (const WidePlan& plan : all_wide_plans(call)) {
     for (int repeat = 0; repeat < 2; ++repeat) {
-      run_once(call, plan, y, poison, stream, bytes);
+      run_once(call, plan, poison, stream, bytes);
       if (first.empty()) first = bytes;
       if (bytes == first) continue;
       ++wrong;

@@ -22,7 +22,8 @@ int max_level_rows(const DraftOptions& options, const GpuDraftSetup& setup) {
 Result<GpuDecoderWeights> load_head(const DraftPlan& plan, const FamilyTraits& traits, const BuildOptions& build,
                                     ThreadTeam& team) {
   const auto load = [&](std::shared_ptr<WeightSource> source) {
-    return load_gpu_draft_head(*plan.head, plan.config, traits, std::move(source), build, team);
+    auto head_weights = draft_head_weights(*plan.head, plan.config, std::move(source));
+    return load_gpu_draft_head(plan.config, traits, std::move(head_weights), build, team);
   };
   if (!plan.rounds_weights || !gpu::keeps_fp8()) return load(plan.weights);
   Result<GpuDecoderWeights> rounded = load(quantize_weights_fp8(plan.weights, plan.config.fp8));

@@ -209,7 +209,7 @@ class GpuTarget {
         const LinearPart& part = parts[row / kTurn % 2];
         const int64_t from = row / (2 * kTurn) * kTurn + row % kTurn;
         const int64_t count = std::min(end - row, kTurn - row % kTurn);
-        write_rows(part, dtype, from, from + count, out + (row - begin) * row_bytes, row_bytes);
+        write_rows(part, from, from + count, {out + (row - begin) * row_bytes, row_bytes, dtype});
         row += count;
       }
       return Status();
@@ -225,7 +225,7 @@ class GpuTarget {
     const bool filled_up = rows != rows_of(part) || part.weight.shape[1] != stored_width(part.weight.shape[1]);
     if (part.weight.dtype != dtype || part.row_step != 1 || filled_up) {
       return uploader_.rows(rows, row_bytes, to, [&](int64_t begin, int64_t end, std::byte* out) {
-        write_rows(part, dtype, begin, end, out, row_bytes);
+        write_rows(part, begin, end, {out, row_bytes, dtype});
         return Status();
       });
     }
@@ -420,10 +420,10 @@ Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::share
   return weights;
 }
 
-Result<GpuDecoderWeights> load_gpu_draft_head(DraftHeadKind kind, const ModelConfig& config, const FamilyTraits& traits,
-                                              std::shared_ptr<WeightSource> source, const BuildOptions& options,
+Result<GpuDecoderWeights> load_gpu_draft_head(const ModelConfig& config, const FamilyTraits& traits,
+                                              std::shared_ptr<WeightSource> head_weights, const BuildOptions& options,
                                               ThreadTeam& team) {
-  return load(config, traits, draft_head_weights(kind, config, std::move(source)), options, team);
+  return load(config, traits, std::move(head_weights), options, team);
 }
 
 }  // namespace warpweave

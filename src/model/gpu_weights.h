@@ -34,9 +34,9 @@ struct GpuDecoderWeights {
 
 Result<GpuDecoderWeights> load_gpu_weights(const ModelConfig& config, std::shared_ptr<WeightSource> source,
                                            const BuildOptions& options, ThreadTeam& team);
-// Of a draft head, with the traits of draft_head_traits().
-Result<GpuDecoderWeights> load_gpu_draft_head(DraftHeadKind kind, const ModelConfig& config, const FamilyTraits& traits,
-                                              std::shared_ptr<WeightSource> source, const BuildOptions& options,
+// Of a draft head, with the traits of draft_head_traits() and a source of draft_head_weights().
+Result<GpuDecoderWeights> load_gpu_draft_head(const ModelConfig& config, const FamilyTraits& traits,
+                                              std::shared_ptr<WeightSource> head_weights, const BuildOptions& options,
                                               ThreadTeam& team);
 
 }  // namespace warpweave

@@ -41,7 +41,8 @@ int64_t rows_of(const LinearPart& part) {
   return part.rows >= 0 ? part.rows : (part.weight.shape[0] - part.first_row) / part.row_step;
 }
 
-void write_rows(const LinearPart& part, DType to, int64_t begin, int64_t end, std::byte* out, size_t row_bytes) {
+void write_rows(const LinearPart& part, int64_t begin, int64_t end, RowsOut out_rows) {
+  auto [out, row_bytes, to] = out_rows;
   const size_t own_bytes = part.weight.shape[1] * dtype_info(to).block_bytes;
   const int64_t last = std::min(end, rows_of(part));
   const bool as_stored = part.weight.dtype == to && part.row_step == 1;

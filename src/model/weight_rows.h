@@ -11,8 +11,15 @@ namespace warpweave {
 // Rows that a part has.
 int64_t rows_of(const LinearPart& part);
 
-// Writes rows [begin, end) of `part` in dtype `to`, row_bytes apart. What lies past the part's own rows or columns is
-// filled with zeros. The part has data.
-void write_rows(const LinearPart& part, DType to, int64_t begin, int64_t end, std::byte* out, size_t row_bytes);
+// Where rows go, and as what.
+struct RowsOut {
+  std::byte* data;
+  size_t row_bytes;  // from one to the next
+  DType dtype;
+};
+
+// Writes rows [begin, end) of `part`. What lies past the part's own rows or columns is filled with zeros. The part has
+// data.
+void write_rows(const LinearPart& part, int64_t begin, int64_t end, RowsOut to);
 
 }  // namespace warpweave

@@ -24,7 +24,7 @@ std::vector<float> numbers(int64_t count) {
 TEST(WeightRows, AreConverted) {
   const std::vector<float> values = numbers(6);
   std::vector<uint16_t> out(6);
-  write_rows(part_of(values, 2), DType::bf16, 0, 2, reinterpret_cast<std::byte*>(out.data()), 6);
+  write_rows(part_of(values, 2), 0, 2, {reinterpret_cast<std::byte*>(out.data()), 6, DType::bf16});
   for (int i = 0; i < 6; ++i) EXPECT_EQ(bf16_to_f32(out[i]), values[i]);
 }
 
@@ -35,14 +35,14 @@ TEST(WeightRows, CodesStayCodesAndAreWidenedByTheirScalesForOthers) {
                            .scales = &scales};
   for (const int64_t begin : {0, 1}) {
     std::vector<uint8_t> out(12, 0xff);
-    write_rows(part, DType::fp8_e4m3, begin, 3, reinterpret_cast<std::byte*>(out.data()), 2);
+    write_rows(part, begin, 3, {reinterpret_cast<std::byte*>(out.data()), 2, DType::fp8_e4m3});
     std::vector<uint8_t> wanted(codes.begin() + begin * 2, codes.end());
     wanted.resize((3 - begin) * 2, 0);
     wanted.resize(out.size(), 0xff);
     EXPECT_EQ(out, wanted) << begin;
   }
   std::vector<float> wide(4);
-  write_rows(part, DType::f32, 0, 2, reinterpret_cast<std::byte*>(wide.data()), 2 * sizeof(float));
+  write_rows(part, 0, 2, {reinterpret_cast<std::byte*>(wide.data()), 2 * sizeof(float), DType::f32});
   EXPECT_EQ(wide, (std::vector<float>{0.5f, 1, 12, -3}));
 }
 
@@ -52,7 +52,7 @@ TEST(WeightRows, ZerosFillUpColumnsAndRows) {
     for (const int64_t begin : {0, 1, 2, 3}) {
       std::vector<float> out(16, -1);
       const size_t row_bytes = 4 * dtype_info(dtype).block_bytes;
-      write_rows(part_of(values, 2), dtype, begin, 4, reinterpret_cast<std::byte*>(out.data()), row_bytes);
+      write_rows(part_of(values, 2), begin, 4, {reinterpret_cast<std::byte*>(out.data()), row_bytes, dtype});
       for (int64_t row = begin; row < 4; ++row) {
         for (int64_t col = 0; col < 4; ++col) {
           const int64_t at = (row - begin) * 4 + col;
@@ -73,7 +73,7 @@ TEST(WeightRows, EverySecondRowFromTheFirstAskedFor) {
   part.rows = 3;
   EXPECT_EQ(rows_of(part), 3);
   std::vector<float> out(8);
-  write_rows(part, DType::f32, 0, 4, reinterpret_cast<std::byte*>(out.data()), 2 * sizeof(float));
+  write_rows(part, 0, 4, {reinterpret_cast<std::byte*>(out.data()), 2 * sizeof(float), DType::f32});
   EXPECT_EQ(out, (std::vector<float>{3, 4, 7, 8, 11, 12, 0, 0}));
 }
 

@@ -158,8 +158,8 @@ Status GpuDraftModel::upload(const DraftPass& pass, ForwardBatch& batch, Arrays&
   batch.device.page_table = target_table_;
   const bool in_place = pass.requests.back() == pass.num_requests() - 1;  // they ascend
   if (!in_place) {
-    gpu::gather_rows(target_table_, arrays.requests, pass.num_requests(),
-                     limits_.max_pages_per_request * sizeof(int32_t), page_table_.as<void>(), stream_);
+    gpu::gather_rows({target_table_, arrays.requests, pass.num_requests(),
+                     int64_t{limits_.max_pages_per_request} * 4, page_table_.as<void>()}, stream_);
     batch.device.page_table = page_table_.as<int32_t>();
   }
   return {};
@@ -190,7 +190,7 @@ Status GpuDraftModel::make_head_rows(int64_t rows, const Arrays& arrays) {
   if (!eagle3) return multiply_fc(rows);
   if (arrays.reads_target) {
     const int64_t row_bytes = target_.hidden_width() * static_cast<int64_t>(dtype_info(target_.dtype()).block_bytes);
-    gpu::gather_rows(features, arrays.features, rows, row_bytes, inputs_.as<void>(), stream_);
+    gpu::gather_rows({features, arrays.features, rows, row_bytes, inputs_.as<void>()}, stream_);
     return multiply_fc(rows);
   }
   gpu::embedding({.table = features, .dtype = target_.dtype(), .ids = arrays.features, .rows = rows, .cols = hidden,

@@ -112,8 +112,8 @@ void GpuDraftModel::stage_trees(const TreeDraft& trees, const ChainShape& shape)
 
 // Those that were staged and uploaded.
 Status GpuDraftModel::enqueue_trees(const ChainShape& shape) {
-  gpu::gather_rows(target_table_, tree_requests_, shape.requests, limits_.max_pages_per_request * sizeof(int32_t),
-                   page_table_.as<void>(), stream_);
+  gpu::gather_rows({target_table_, tree_requests_, shape.requests, int64_t{limits_.max_pages_per_request} * 4,
+                   page_table_.as<void>()}, stream_);
   const bool keeps = parts_.kind.has_value();
   DraftChoice* choices = chain_choices();
   for (int pass = 0; pass < shape.passes; ++pass) {

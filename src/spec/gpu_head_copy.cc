@@ -22,7 +22,7 @@ Status gather_tokens(const gpu::GpuLinear& whole, std::span<const int32_t> token
   WW_ASSIGN_OR_RETURN(const DeviceBuffer ids, DeviceBuffer::allocate(tokens.size_bytes(), kWhat));
   WW_RETURN_IF_ERROR(copy_async(ids.as<void>(), tokens.data(), tokens.size_bytes(), stream, kWhat));
   WW_ASSIGN_OR_RETURN(out.rows, DeviceBuffer::allocate(round_up_rows(count) * row_bytes, kWhat));
-  gpu::gather_rows(whole.weight, ids.as<int32_t>(), count, row_bytes, out.rows.as<void>(), stream);
+  gpu::gather_rows({whole.weight, ids.as<int32_t>(), count, row_bytes, out.rows.as<void>()}, stream);
   out.linear.weight = out.rows.as<void>();
   out.linear.out_features = count;
   return wait_for_stream(stream, kWhat);

@@ -474,7 +474,7 @@ Status PagedCudaBackend::run_extend(const ForwardBatch& batch, const KernelShape
     input.tiles_in_turn = key.tiles_in_turn;
     input.copies = copies_of(plan, shape, p);
     WW_CUDA_RETURN_IF_ERROR(
-        launch_extend_plan(input, layout.tile_rows, layout.rows_per_token, plan.items.as<ExtendItem>() + kHeaderItems,
+        launch_extend_plan(input, {layout.tile_rows, layout.rows_per_token}, plan.items.as<ExtendItem>() + kHeaderItems,
                            plan.items.as<ExtendHeader>(), stream),
         "extend plan");
   }

@@ -22,9 +22,9 @@ cudaError_t launch_whole_pairs_plan(const PlanInput& input, DecodeWorker* worker
   return cudaPeekAtLastError();
 }
 
-cudaError_t launch_extend_plan(const PlanInput& input, int tile_rows, int rows_per_token,
-                               ExtendItem* items, ExtendHeader* header, cudaStream_t stream) {
-  extend_plan<<<1, kPlanThreads, 0, stream>>>(input, tile_rows, rows_per_token, items, header);
+cudaError_t launch_extend_plan(const PlanInput& input, ExtendTiles tiles, ExtendItem* items, ExtendHeader* header,
+                               cudaStream_t stream) {
+  extend_plan<<<1, kPlanThreads, 0, stream>>>(input, tiles.rows, tiles.rows_per_token, items, header);
   return cudaPeekAtLastError();
 }
 

@@ -18,10 +18,14 @@ cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, in
 cudaError_t launch_whole_pairs_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
                                     cudaStream_t stream);
 
-// Lists the tiles of `tile_rows` rows, `rows_per_token` rows a query token, longest KV range first.
-// `items` holds at least sum(ceil(q_len * rows_per_token / tile_rows)) entries.
-cudaError_t launch_extend_plan(const PlanInput& input, int tile_rows, int rows_per_token,
-                               ExtendItem* items, ExtendHeader* header, cudaStream_t stream);
+struct ExtendTiles {
+  int rows = 0;            // of a tile
+  int rows_per_token = 1;  // of a query token
+};
+
+// Lists the tiles, longest KV range first. `items` holds at least sum(ceil(q_len * rows_per_token / rows)) entries.
+cudaError_t launch_extend_plan(const PlanInput& input, ExtendTiles tiles, ExtendItem* items, ExtendHeader* header,
+                               cudaStream_t stream);
 
 // Plans fixed splits.
 cudaError_t launch_fixed_split_plan(const PlanInput& input, const FixedSplitPlan& plan, cudaStream_t stream);

@@ -23,14 +23,13 @@ cudaError_t make_byte_pool_map(CUtensorMap* map, const void* pool, const Attenti
   return make_pool_map(map, pool, pairs, head_dim / 2, box_tokens);
 }
 
-cudaError_t make_rows_map(CUtensorMap* map, const void* rows, int64_t token_stride, const AttentionParams& p,
-                          int head_dim, int box_tokens) {
-  const cuuint64_t row_bytes = static_cast<cuuint64_t>(token_stride) * 2;
+cudaError_t make_rows_map(CUtensorMap* map, TokenRows rows, const AttentionParams& p, int head_dim, int box_tokens) {
+  const cuuint64_t row_bytes = static_cast<cuuint64_t>(rows.token_stride) * 2;
   const auto num_tokens = static_cast<cuuint64_t>(p.num_tokens);
   const TensorShape shape = {
       .dims = {static_cast<cuuint64_t>(head_dim), num_tokens, static_cast<cuuint64_t>(p.num_q_heads), 1},
       .strides_bytes = {row_bytes, static_cast<cuuint64_t>(head_dim) * 2, row_bytes * num_tokens}};
-  return make_tensor_map(map, rows, shape, box_tokens);
+  return make_tensor_map(map, rows.data, shape, box_tokens);
 }
 
 int box_tokens_of(int page_size, int most) {

@@ -15,9 +15,13 @@ cudaError_t make_pool_map(CUtensorMap* map, const void* pool, const AttentionPar
 cudaError_t make_byte_pool_map(CUtensorMap* map, const void* pool, const AttentionParams& p, int head_dim,
                                int box_tokens);
 
+struct TokenRows {
+  const void* data;
+  int64_t token_stride;  // in elements
+};
+
 // Q (or an output of its shape) as [1][q head][token][dim]; a box holds `box_tokens` tokens of one head.
-cudaError_t make_rows_map(CUtensorMap* map, const void* rows, int64_t token_stride, const AttentionParams& p,
-                          int head_dim, int box_tokens);
+cudaError_t make_rows_map(CUtensorMap* map, TokenRows rows, const AttentionParams& p, int head_dim, int box_tokens);
 
 // The most tokens, a power of two up to `most`, that a box can hold for this page size.
 int box_tokens_of(int page_size, int most);

@@ -107,7 +107,7 @@ Status GpuAttentionMixer::forward(const GpuLayerCall& call) {
   const void* out = w_.out[0];
   if (call.last_mixer && x.keep(call.batch)) {
     const int64_t row_bytes = spec.q_dim() * dtype_info(x.dtype()).block_bytes;
-    gpu::gather_rows(w_.out[0], call.batch.device.logits_rows, x.rows(), row_bytes, w_.out[1], x.stream());
+    gpu::gather_rows({w_.out[0], call.batch.device.logits_rows, x.rows(), row_bytes, w_.out[1]}, x.stream());
     out = w_.out[1];
   }
   return x.add(weights_.o, out, weights_.norms.out, LoraPlace{call.layer, LoraSite::o});

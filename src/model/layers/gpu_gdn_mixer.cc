@@ -124,7 +124,7 @@ Status GpuGdnMixer::forward(const GpuLayerCall& call) {
   const void* heads = w_.heads_[0];
   if (call.last_mixer && x.keep(call.batch)) {
     const int64_t row_bytes = layer.v_width() * static_cast<int64_t>(dtype_info(x.dtype()).block_bytes);
-    gpu::gather_rows(w_.heads_[0], call.batch.device.logits_rows, x.rows(), row_bytes, w_.heads_[1], x.stream());
+    gpu::gather_rows({w_.heads_[0], call.batch.device.logits_rows, x.rows(), row_bytes, w_.heads_[1]}, x.stream());
     heads = w_.heads_[1];
   }
   return x.add(layer.out, heads, weights_.norms.out);

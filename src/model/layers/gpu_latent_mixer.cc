@@ -144,8 +144,8 @@ Status GpuLatentMixer::forward_absorbed(const GpuLayerCall& call, const GpuLaten
   WW_RETURN_IF_ERROR(attend_latent(call, call.batch));
   const void* latent_out = w_.latent_out[0];
   if (call.last_mixer && x.keep(call.batch)) {
-    gpu::gather_rows(w_.latent_out[0], call.batch.device.logits_rows, x.rows(),
-                     w_.spec.latent_out_dim() * element_bytes(x.dtype()), w_.latent_out[1], x.stream());
+    gpu::gather_rows({w_.latent_out[0], call.batch.device.logits_rows, x.rows(),
+                     w_.spec.latent_out_dim() * element_bytes(x.dtype()), w_.latent_out[1]}, x.stream());
     latent_out = w_.latent_out[1];
   }
   values_of(call, latent_out, {0, x.rows()});
@@ -168,8 +168,8 @@ Status GpuLatentMixer::forward_expanded(const GpuLayerCall& call, const GpuLaten
   WW_RETURN_IF_ERROR(w_.prefill->forward(call, weights_, queries, w_.values));
   const void* values = w_.values;
   if (call.last_mixer && x.keep(call.batch)) {
-    gpu::gather_rows(w_.values, call.batch.device.logits_rows, x.rows(), w_.spec.value_dim() * element_bytes(x.dtype()),
-                     w_.kept_values, x.stream());
+    gpu::gather_rows({w_.values, call.batch.device.logits_rows, x.rows(),
+                      w_.spec.value_dim() * element_bytes(x.dtype()), w_.kept_values}, x.stream());
     values = w_.kept_values;
   }
   return x.add(weights_.o, values, weights_.norms.out);

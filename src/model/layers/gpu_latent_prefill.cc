@@ -150,7 +150,7 @@ Status GpuLatentPrefill::make_chunks(const ForwardBatch& batch) {
     input.causal = fresh;
     auto* const header = reinterpret_cast<cuda::ExtendHeader*>(items(fresh));
     auto* const list = reinterpret_cast<cuda::ExtendItem*>(header) + kHeaderItems;
-    WW_CUDA_RETURN_IF_ERROR(cuda::launch_extend_plan(input, cuda::kLatentTileRows, 1, list, header, stream_of(batch)),
+    WW_CUDA_RETURN_IF_ERROR(cuda::launch_extend_plan(input, {cuda::kLatentTileRows}, list, header, stream_of(batch)),
                             "attention plan");
   }
   return {};

@@ -204,8 +204,8 @@ bool GpuResidual::keep(const ForwardBatch& batch) {
   if (rows == batch.num_tokens) return false;
   settle_experts();
   const int64_t row_bytes = hidden_size_ * static_cast<int64_t>(sizeof(float));
-  gpu::gather_rows(x_[0], batch.device.logits_rows, rows, row_bytes, x_[1], stream_);
-  if (forked_) gpu::gather_rows(held_[0], batch.device.logits_rows, rows, row_bytes, held_[1], stream_);
+  gpu::gather_rows({x_[0], batch.device.logits_rows, rows, row_bytes, x_[1]}, stream_);
+  if (forked_) gpu::gather_rows({held_[0], batch.device.logits_rows, rows, row_bytes, held_[1]}, stream_);
   current_ = 1;
   rows_ = rows;
   if (adapting()) lora_tiles_ = batch.device.logits_lora_tiles;

@@ -40,7 +40,7 @@ Status GpuShortConvMixer::forward(const GpuLayerCall& call) {
   const void* outputs = w_.outputs_[0];
   if (call.last_mixer && x.keep(call.batch)) {
     const int64_t row_bytes = channels * static_cast<int64_t>(dtype_info(x.dtype()).block_bytes);
-    gpu::gather_rows(w_.outputs_[0], call.batch.device.logits_rows, x.rows(), row_bytes, w_.outputs_[1], x.stream());
+    gpu::gather_rows({w_.outputs_[0], call.batch.device.logits_rows, x.rows(), row_bytes, w_.outputs_[1]}, x.stream());
     outputs = w_.outputs_[1];
   }
   return x.add(weights_.out, outputs, weights_.norms.out);

@@ -328,14 +328,13 @@ void norm_experts(const NormExpertsCall& call, Stream stream) {
   with_type(call.norm.out_dtype, [&]<typename T>(T*) { launch_norm<T, Added::experts>(call, cuda_stream(stream)); });
 }
 
-void gather_rows(const void* in, const int32_t* index, int64_t rows, int64_t row_bytes, void* out,
-                 Stream stream) {
-  if (rows == 0) return;
+void gather_rows(const GatherRowsCall& call, Stream stream) {
+  if (call.rows == 0) return;
   constexpr int64_t kWordsOfBlock = 1024, kMostParts = 16;
-  const int64_t words = row_bytes / 4, parts = std::clamp<int64_t>(words / kWordsOfBlock, 1, kMostParts);
-  const dim3 grid(static_cast<unsigned>(rows), static_cast<unsigned>(parts));
-  gather_rows_kernel<<<grid, 256, 0, cuda_stream(stream)>>>(static_cast<const uint32_t*>(in), index, words,
-                                                            static_cast<uint32_t*>(out));
+  const int64_t words = call.row_bytes / 4, parts = std::clamp<int64_t>(words / kWordsOfBlock, 1, kMostParts);
+  const dim3 grid(static_cast<unsigned>(call.rows), static_cast<unsigned>(parts));
+  gather_rows_kernel<<<grid, 256, 0, cuda_stream(stream)>>>(static_cast<const uint32_t*>(call.in), call.index, words,
+                                                            static_cast<uint32_t*>(call.out));
 }
 
 void glu(const GluCall& call, Stream stream) {

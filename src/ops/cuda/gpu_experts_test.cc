@@ -292,30 +292,25 @@ TEST_P(ExpertGemmTest, SeesPlantedMistakes) {
   EXPECT_GT(error_of_mistake(), std::min(10 * bound(), 0.15));
 }
 
-constexpr ExpertShape of(int experts, int k, int64_t hidden, int64_t ffn, int64_t rows, DType dtype = DType::bf16,
-                         GluActivation glu = GluActivation::silu) {
-  return {experts, k, hidden, ffn, rows, dtype, glu};
-}
-
 std::vector<GemmCase> gemm_cases() {
   std::vector<GemmCase> out;
   for (const Way way : {Way::wgmma_narrow, Way::wgmma_few, Way::wgmma_many, Way::tiles}) {
-    out.push_back({way, of(8, 2, 64, 64, 1)});
-    out.push_back({way, of(8, 2, 256, 128, 37)});
-    out.push_back({way, of(128, 8, 2048, 768, 40)});
-    out.push_back({way, of(60, 4, 200, 88, 300)});
-    out.push_back({way, of(4, 4, 328, 104, 259), Split::even, true});
-    out.push_back({way, of(16, 2, 512, 256, 500), Split::skewed});
-    out.push_back({way, of(32, 1, 128, 192, 700), Split::one});
-    out.push_back({way, of(32, 4, 2880, 2880, 9, DType::bf16, GluActivation::swiglu_oai), Split::even, true});
-    out.push_back({way, of(8, 2, 192, 320, 70, DType::f16, GluActivation::gelu_tanh)});
-    out.push_back({way, of(512, 10, 128, 64, 200)});
+    out.push_back({way, {8, 2, 64, 64, 1}});
+    out.push_back({way, {8, 2, 256, 128, 37}});
+    out.push_back({way, {128, 8, 2048, 768, 40}});
+    out.push_back({way, {60, 4, 200, 88, 300}});
+    out.push_back({way, {4, 4, 328, 104, 259}, Split::even, true});
+    out.push_back({way, {16, 2, 512, 256, 500}, Split::skewed});
+    out.push_back({way, {32, 1, 128, 192, 700}, Split::one});
+    out.push_back({way, {32, 4, 2880, 2880, 9, DType::bf16, GluActivation::swiglu_oai}, Split::even, true});
+    out.push_back({way, {8, 2, 192, 320, 70, DType::f16, GluActivation::gelu_tanh}});
+    out.push_back({way, {512, 10, 128, 64, 200}});
   }
-  out.push_back({Way::tiles, of(8, 2, 192, 320, 70, DType::f32)});
+  out.push_back({Way::tiles, {8, 2, 192, 320, 70, DType::f32}});
   for (const int64_t rows : {9, 37, 120}) {  // 1 to 8 runs of 8 places, 2, 4 and 8 CTAs
-    out.push_back({Way::wgmma_split, of(14, 4, 576, 1096, rows), Split::even, true});
-    out.push_back({Way::wgmma_split, of(3, 1, 2080, 200, rows, DType::f16, GluActivation::gelu_tanh), Split::skewed});
-    out.push_back({Way::wgmma_split, of(5, 2, 256, 4104, rows, DType::bf16, GluActivation::swiglu_oai), Split::one});
+    out.push_back({Way::wgmma_split, {14, 4, 576, 1096, rows}, Split::even, true});
+    out.push_back({Way::wgmma_split, {3, 1, 2080, 200, rows, DType::f16, GluActivation::gelu_tanh}, Split::skewed});
+    out.push_back({Way::wgmma_split, {5, 2, 256, 4104, rows, DType::bf16, GluActivation::swiglu_oai}, Split::one});
     for (const Fp8Scaling scaling : {Fp8Scaling::row, Fp8Scaling::block}) {
       out.push_back({Way::wgmma_split, {.experts = 4, .k = 2, .hidden = 512, .ffn = 2304, .rows = rows, .fp8 = true, .scaling = scaling}, Split::even, true});
     }
@@ -336,14 +331,14 @@ std::vector<GemmCase> gemm_cases() {
       out.push_back({Way::shared, {.experts = 3, .k = 2, .hidden = 256, .ffn = 3328, .rows = rows, .fp8 = true, .scaling = scaling}});
     }
     // Few tiles, whose depth CTAs share.
-    out.push_back({Way::shared, of(50, 3, 320, 2784, rows)});
-    out.push_back({Way::shared, of(9, 1, 4096, 104, rows, DType::f16, GluActivation::gelu_tanh), Split::even, true});
-    out.push_back({Way::shared, of(4, 2, 1032, 1096, rows, DType::bf16, GluActivation::swiglu_oai), Split::even, true});
-    out.push_back({Way::shared, of(128, 8, 2048, 768, rows)});
-    out.push_back({Way::shared, of(32, 4, 2880, 2880, rows, DType::bf16, GluActivation::swiglu_oai), Split::even, true});
-    out.push_back({Way::shared, of(8, 2, 64, 96, rows, DType::f16)});
-    out.push_back({Way::shared, of(60, 16, 320, 104, rows), Split::even, true});
-    out.push_back({Way::shared, of(512, 10, 2048, 512, rows)});
+    out.push_back({Way::shared, {50, 3, 320, 2784, rows}});
+    out.push_back({Way::shared, {9, 1, 4096, 104, rows, DType::f16, GluActivation::gelu_tanh}, Split::even, true});
+    out.push_back({Way::shared, {4, 2, 1032, 1096, rows, DType::bf16, GluActivation::swiglu_oai}, Split::even, true});
+    out.push_back({Way::shared, {128, 8, 2048, 768, rows}});
+    out.push_back({Way::shared, {32, 4, 2880, 2880, rows, DType::bf16, GluActivation::swiglu_oai}, Split::even, true});
+    out.push_back({Way::shared, {8, 2, 64, 96, rows, DType::f16}});
+    out.push_back({Way::shared, {60, 16, 320, 104, rows}, Split::even, true});
+    out.push_back({Way::shared, {512, 10, 2048, 512, rows}});
   }
   return out;
 }
@@ -353,7 +348,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, ExpertGemmTest, testing::ValuesIn(gemm_cases()))
 TEST(GpuExpertsTest, ARowsBitsDoNotDependOnTheBatch) {
   if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
   constexpr int64_t kRows = 1500, kHidden = 512;
-  ExpertMemory memory(of(16, 2, kHidden, 256, kRows));
+  ExpertMemory memory(ExpertShape{16, 2, kHidden, 256, kRows});
   std::mt19937 random(8);
   std::normal_distribution<float> normal(0, 1);
   std::vector<float> logits(kRows * 16);
@@ -391,7 +386,7 @@ TEST(GpuExpertsTest, TheNextNormAddsWhatExpertsLeft) {
   constexpr int kChoices = 5;
   for (const int64_t hidden : {64, 200, 1000, 1536, 2048, 2880, 4096, 5120, 7168, 10240}) {
     for (const int64_t rows : {1, 2, 31, 33, 500, 1100}) {
-      ExpertMemory memory(of(8, kChoices, hidden, 64, rows));
+      ExpertMemory memory(ExpertShape{8, kChoices, hidden, 64, rows});
       std::mt19937 random(static_cast<unsigned>(hidden + rows));
       std::normal_distribution<float> normal(0, 1);
       std::vector<float> x(rows * hidden), weights(rows * kChoices), norm(hidden);

@@ -76,9 +76,15 @@ struct RmsNormCall {
 };
 void rms_norm(const RmsNormCall& call, Stream stream);
 
-// Row i of `out` is row index[i] of `in`; rows of row_bytes bytes, a multiple of 4.
-void gather_rows(const void* in, const int32_t* index, int64_t rows, int64_t row_bytes, void* out,
-                 Stream stream);
+// Row i of `out` is row index[i] of `in`.
+struct GatherRowsCall {
+  const void* in = nullptr;
+  const int32_t* index = nullptr;  // [rows]
+  int64_t rows = 0;
+  int64_t row_bytes = 0;           // a multiple of 4
+  void* out = nullptr;
+};
+void gather_rows(const GatherRowsCall& call, Stream stream);
 
 // out = act(gate) * up; a row of `in` is gate [cols], then up [cols].
 struct GluCall {

@@ -33,8 +33,13 @@ constexpr float kEps = 1e-5f, kOffset = 0.5f;
 class GpuRopeTest : public testing::TestWithParam<Case> {};
 
 // One head as the kernel should leave it.
+struct Angles {
+  const float *cosines, *sines;
+};
+
 std::vector<double> expected_head(const Case& c, const uint16_t* head, const std::vector<float>* norm, bool rotate,
-                                  const float* cosines, const float* sines) {
+                                  Angles angles) {
+  const auto [cosines, sines] = angles;
   std::vector<double> out(c.head_dim);
   for (int i = 0; i < c.head_dim; ++i) out[i] = bf16_to_f32(head[i]);
   if (norm != nullptr) {
@@ -153,7 +158,7 @@ struct Scene {
         const size_t at = (size_t{1} * row * kHeads + head) * c.head_dim;
         const std::vector<float>* norm = !c.norms || is_v ? nullptr : is_q ? &q_norm
                                                                            : &k_norm;
-        const auto expected = expected_head(c, qkv.data() + at, norm, !is_v, row_cosines.data(), row_sines.data());
+        const auto expected = expected_head(c, qkv.data() + at, norm, !is_v, {row_cosines.data(), row_sines.data()});
         if (!is_q && slots[row] < 0) continue;
         const int kv_head = (head - kQHeads) % kKvHeads;
         for (int i = 0; i < c.head_dim; ++i) {

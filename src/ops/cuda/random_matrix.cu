@@ -41,14 +41,20 @@ __global__ void fill_random_kernel(RandomMatrix rule, int64_t count, Turns turns
   }
 }
 
-void fill(const RandomMatrix& rule, int64_t count, const Turns& turns, DType dtype, void* out, Stream stream) {
+struct Fill {
+  const RandomMatrix& rule;
+  int64_t count;
+  Turns turns;
+};
+
+void fill(const Fill& call, DType dtype, void* out, Stream stream) {
   constexpr int64_t kMostBlocks = 1 << 16;
-  const int64_t blocks = std::min(kMostBlocks, (count + kThreads * kEach - 1) / (kThreads * kEach));
+  const int64_t blocks = std::min(kMostBlocks, (call.count + kThreads * kEach - 1) / (kThreads * kEach));
   if (blocks == 0) return;
   with_type(dtype, [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     fill_random_kernel<T><<<static_cast<unsigned>(blocks), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-        rule, count, turns, static_cast<T*>(out));
+        call.rule, call.count, call.turns, static_cast<T*>(out));
   });
 }
 
@@ -104,11 +110,11 @@ void fill_random_codes(const RandomCodes& call, Stream stream) {
 }
 
 void fill_random(const RandomMatrix& rule, int64_t count, DType dtype, void* out, Stream stream) {
-  fill(rule, count, {}, dtype, out, stream);
+  fill({rule, count, {}}, dtype, out, stream);
 }
 
 void fill_random_turns(const RandomTurns& call, DType dtype, void* out, Stream stream) {
-  fill(call.rule, call.rows * call.cols, {call.cols, call.second}, dtype, out, stream);
+  fill({call.rule, call.rows * call.cols, {call.cols, call.second}}, dtype, out, stream);
 }
 
 }  // namespace warpweave::gpu

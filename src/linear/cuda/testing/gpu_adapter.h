@@ -188,8 +188,12 @@ inline LinearAttnRows random_rows(GpuMemory& memory, int64_t tokens, int heads, 
   return {memory.copy(all.data(), all.size()), DType::bf16, int64_t{heads} * dim, dim};
 }
 
-// `requests` of `tokens` each, with raw gates and l2norm, as a model has them; states of zeros. `slots` of them, request i in
-// slot i % slots.
+// `requests` of `tokens` each; `slots` states, request i's in slot i % slots.
+struct RandomRequests {
+  int requests, tokens, slots;
+};
+
+// With raw gates and l2norm, as a model has them; states of zeros.
 struct RandomCall {
   GpuMemory memory;
   LinearAttnBatch batch;
@@ -197,7 +201,8 @@ struct RandomCall {
   LinearAttnCall call;
   int64_t state_elements = 0;
 
-  RandomCall(const LinearAttnKernelBase& kernel, const LinearAttnShape& shape, int requests, int tokens, int slots, DType state_dtype) {
+  RandomCall(const LinearAttnKernelBase& kernel, const LinearAttnShape& shape, RandomRequests of, DType state_dtype) {
+    const auto [requests, tokens, slots] = of;
     std::mt19937 random(std::random_device{}());
     const int64_t rows = int64_t{requests} * tokens;
     std::vector<int32_t> indptr(requests + 1), slot(requests);
@@ -255,7 +260,7 @@ struct RandomCall {
 
 // ||extend - decode|| / ||decode|| of outputs and of the final state, the larger; infinite where one is NaN.
 inline double difference_from_decode(LinearAttnKernelBase& kernel, const LinearAttnShape& shape, int tokens) {
-  RandomCall all(kernel, shape, 1, tokens, 1, DType::f32);
+  RandomCall all(kernel, shape, {1, tokens, 1}, DType::f32);
   kernel.extend(all.call);
   const auto out = all.out();
   const auto state = all.state();
@@ -290,7 +295,7 @@ inline double difference_from_decode(LinearAttnKernelBase& kernel, const LinearA
 
 // Whether 20 runs of extend give the same bits.
 inline bool repeats(LinearAttnKernelBase& kernel, const LinearAttnShape& shape, int requests, int tokens) {
-  RandomCall all(kernel, shape, requests, tokens, requests, DType::f32);
+  RandomCall all(kernel, shape, {requests, tokens, requests}, DType::f32);
   std::vector<uint16_t> first;
   std::vector<float> first_state;
   for (int i = 0; i < 20; ++i) {

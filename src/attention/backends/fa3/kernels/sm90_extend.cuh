@@ -94,7 +94,7 @@ cudaError_t launch_sm90_extend(const AttentionParams& p, const ExtendWorklist& w
     pools.head_stride = work.copies.max_blocks * pools.page_stride;
   }
   const int box_tokens = box_tokens_of(pools.page_size, C::kBoxTokens);
-  cudaError_t error = make_rows_map(&maps.q, p.q, p.q_token_stride, p, C::kDim, 64);
+  cudaError_t error = make_rows_map(&maps.q, {p.q, p.q_token_stride}, p, C::kDim, 64);
   if (error == cudaSuccess) error = make_pool_map(&maps.k, pools.k, pools, C::kDim, box_tokens);
   if (error == cudaSuccess) error = make_pool_map(&maps.v, pools.v, pools, C::kValueDim, box_tokens);
   if (error != cudaSuccess) return error;
