@@ -8,25 +8,9 @@ FOREIGN = ("src/device/cuda/testing/fake_cublaslt.cc", "src/device/cuda/testing/
            "src/base/testing/failing_allocator.cc", "bench/gpu/kernels_entry.cu")
 # Functions that have more, and how many: they may only become fewer.
 MANY_PARAMETERS = {
-    ("src/attention/backends/fa3/kernels/sm90_gather_producer.cuh", "gather"): 6,
-    ("src/attention/backends/fa3/kernels/sm90_short_merge.cuh", "write"): 6,
-    ("src/attention/backends/flashinfer/kernels/sm80_decode_epilogue.cuh", "merge_at_once"): 6,
-    ("src/attention/backends/flashinfer/kernels/sm80_decode_epilogue.cuh", "write"): 6,
-    ("src/attention/backends/flashinfer/kernels/sm80_decode_state.cuh", "multiply_scores"): 6,
-    ("src/attention/backends/flashinfer/kernels/sm80_decode_state.cuh", "multiply_out"): 6,
-    ("src/attention/backends/flashinfer/kernels/sm90_fp4_decode.cuh", "consume"): 6,
-    ("src/attention/cuda/decode_plan.cuh", "count_runs"): 6,
-    ("src/attention/cuda/split_combine.cuh", "load"): 6,
     ("src/attention/cuda/mla/mla_decode.cc", "launch_mla_decode"): 6,
     ("src/device/cuda/ptx.h", "tma_load_4d"): 8,
     ("src/device/cuda/ptx.h", "tma_multicast_4d"): 8,
-    ("src/ops/cuda/lora_join.cuh", "lay_ranks"): 7,
-    ("src/ops/cuda/rope_kv.cu", "store_fp8"): 6,
-    ("src/ops/cuda/rope_kv.cu", "store_fp4"): 6,
-    ("src/ops/cuda/rope_kv.cu", "store_head"): 6,
-    ("src/ops/cuda/rope_kv.cu", "write_query"): 7,
-    ("src/ops/cuda/rope_kv.cu", "write_query_forms"): 6,
-    ("src/ops/cuda/rope_kv.cu", "load_angles"): 6,
 }
 
 # What may hold parentheses or commas that mean nothing here; newlines stay, so that lines keep their numbers.

@@ -24,8 +24,13 @@ constexpr int kMinPieceTiles = 4;
 // Runs of so many tiles and more go to all workers, wherever that cuts pairs.
 constexpr int kLongRunTiles = 96;
 
-__device__ long long count_runs(long long total, long long pairs, int shortest, int longest, int num_workers,
-                                bool cut_long_pairs) {
+struct PairLengths {
+  long long pairs;
+  int shortest, longest;  // in tiles
+};
+
+__device__ long long count_runs(long long total, const PairLengths& of, int num_workers, bool cut_long_pairs) {
+  const auto [pairs, shortest, longest] = of;
   const long long runs = min(static_cast<long long>(num_workers), (total + kMinPieceTiles - 1) / kMinPieceTiles);
   if (shortest != longest || (cut_long_pairs && total >= runs * kLongRunTiles)) return runs;
   if (pairs >= runs) {
@@ -136,7 +141,7 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
     const WeighedRequests requests = {in.num_requests, in.num_kv_heads, counts, ends, pair_ends};
     cut = {total, WeighedCuts{requests, in, total, static_cast<int>(pairs), longest, num_groups}.find(begins), begins};
   } else {
-    cut = {total, static_cast<int>(count_runs(total, pairs, shortest, longest, num_groups, in.cut_long_pairs))};
+    cut = {total, static_cast<int>(count_runs(total, {pairs, shortest, longest}, num_groups, in.cut_long_pairs))};
   }
   for (int worker = cut.runs * lockstep + threadIdx.x; worker < num_workers; worker += kPlanThreads) {
     workers[worker] = {};

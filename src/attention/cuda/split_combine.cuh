@@ -103,12 +103,12 @@ class SplitCombine {
     const Share share = {warp / at_once, kCombineWarps / at_once};
     const int first_tile = part.index * part.tiles + warp % at_once;
     Ahead ahead;
-    load(pieces, part.row_block, first_tile, share, share.index, ahead);
+    load(pieces, part.row_block, first_tile, share, ahead);
     find_totals(pieces, part.row_block);
     for (int tile = 0; tile < part.tiles; tile += at_once) {
       const int column_tile = first_tile + tile;
       Ahead now = ahead;  // while those of the next columns are on their way
-      if (tile + at_once < part.tiles) load(pieces, part.row_block, column_tile + at_once, share, share.index, ahead);
+      if (tile + at_once < part.tiles) load(pieces, part.row_block, column_tile + at_once, share, ahead);
       float4 sum = sum_of(pieces, part.row_block, column_tile, share, now);
       if (share.count > 1) sum = add_shares(sum, at_once);
       if (share.index == 0) write(cut, part.row_block, column_tile, sum);
@@ -159,13 +159,12 @@ class SplitCombine {
                   static_cast<int64_t>(slot) * work_.tile_rows + row);
   }
 
-  // Pieces first, first + share.count, ...; past the last: nothing.
-  WW_DEVICE void load(const SplitPieces& pieces, int row_block, int column_tile, const Share& share, int first,
-                      Ahead& out) const {
+  // Pieces from.index, from.index + from.count, ...; past the last: nothing.
+  WW_DEVICE void load(const SplitPieces& pieces, int row_block, int column_tile, const Share& from, Ahead& out) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int k = 0; k < kPiecesAhead; ++k) {
-      const int i = first + k * share.count;
+      const int i = from.index + k * from.count;
       out.maxima[k][0] = out.maxima[k][1] = -INFINITY;
       out.sums[k] = make_float4(0, 0, 0, 0);
       if (i >= pieces.count) continue;
@@ -183,7 +182,7 @@ class SplitCombine {
     const float tops[2] = {shared_.totals[0][lane / 4].x, shared_.totals[0][lane / 4 + 8].x};
     float4 sum = make_float4(0, 0, 0, 0);
     for (int first = share.index; first < pieces.count; first += kPiecesAhead * share.count) {
-      if (first > share.index) load(pieces, row_block, column_tile, share, first, ahead);
+      if (first > share.index) load(pieces, row_block, column_tile, {first, share.count}, ahead);
 #pragma unroll
       for (int k = 0; k < kPiecesAhead; ++k) {
         float factor[2];

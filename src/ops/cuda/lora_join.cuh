@@ -385,19 +385,23 @@ WW_DEVICE void keep_ranks(const LoraJoin& join, LoraJoinShared& shared, const Jo
   });
 }
 
-// A chunk on the inputs' side, of kJoinTiles rows, at `to`.
+// A chunk on the inputs' side, of kJoinTiles rows, at `memory`; of it the row of one thread.
+struct JoinChunk {
+  int thread;
+  int index;
+  char* memory;
+};
 template <class E>
-WW_DEVICE void lay_ranks(const LoraJoin& join, const LoraJoinShared& shared, const JoinTile& tile, const JoinRow& row, int thread,
-                         int chunk, char* to) {
+WW_DEVICE void lay_ranks(const LoraJoin& join, const LoraJoinShared& shared, const JoinTile& tile, const JoinRow& row, JoinChunk out) {
   const auto cell = [&](int piece) -> uint4& {
     const int place = (piece * 2 + row.half) ^ (row.row & 7);
-    return *reinterpret_cast<uint4*>(to + row.row * kJoinRowBytes + place * 16);
+    return *reinterpret_cast<uint4*>(out.memory + row.row * kJoinRowBytes + place * 16);
   };
 #pragma unroll
   for (int piece = 0; piece < kJoinPieces; ++piece) cell(piece) = uint4{0, 0, 0, 0};
   each_piece(shared, tile, row, [&](int number, const JoinPart& part, int first, int turn) {
-    if (turn / kJoinPieces != chunk) return;
-    cell(turn % kJoinPieces) = number < kJoinKept ? shared.kept[number][thread] : read_ranks<E>(join, row, part, first);
+    if (turn / kJoinPieces != out.index) return;
+    cell(turn % kJoinPieces) = number < kJoinKept ? shared.kept[number][out.thread] : read_ranks<E>(join, row, part, first);
   });
 }
 

@@ -83,7 +83,7 @@ class StreamedGemm {
     for (int chunk = 0; chunk < shared_.chunks; ++chunk) {
       const JoinPiece piece = find_piece(join_, shared_, tile, chunk, thread % 8 / 2);
       lay_weights(join_, tile, piece, thread, 0);
-      lay_ranks<ptx::Bf16>(join_, shared_, tile, row, thread, chunk, memory_ + kMostWeightBytes);
+      lay_ranks<ptx::Bf16>(join_, shared_, tile, row, {thread, chunk, memory_ + kMostWeightBytes});
       ptx::cp_async_commit();
       ptx::cp_async_wait<0>();
       join_sync();

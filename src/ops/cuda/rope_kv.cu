@@ -16,6 +16,12 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kMaxHeadDim = 512;
 
+// A head in shared memory, which a warp works on.
+struct WarpHead {
+  float* values;
+  int lane;
+};
+
 // A pool as the kernel writes it: element index to memory.
 template <typename T>
 __device__ void store_run(const KvPoolView& pool, int64_t index, const float* head, int dim, int lane) {
@@ -23,7 +29,8 @@ __device__ void store_run(const KvPoolView& pool, int64_t index, const float* he
   for (int i = lane; i < dim; i += 32) out[i] = from_f32<T>(head[i]);
 }
 
-__device__ void store_fp8(const KvPoolView& pool, int64_t index, int kv_head, const float* head, int dim, int lane) {
+__device__ void store_fp8(const KvPoolView& pool, int64_t index, int kv_head, WarpHead of, int dim) {
+  const auto [head, lane] = of;
   uint8_t* out = static_cast<uint8_t*>(const_cast<void*>(pool.data)) + index;
   const float inverse = pool.head_scales != nullptr ? 1.0f / pool.head_scales[kv_head] : 1.0f;
   for (int i = lane; i < dim; i += 32) {
@@ -32,7 +39,8 @@ __device__ void store_fp8(const KvPoolView& pool, int64_t index, int kv_head, co
 }
 
 // One lane per block of 16: its scale, then its 8 bytes. The arithmetic of kv/kv_codec.h.
-__device__ void store_fp4(const KvPoolView& pool, int64_t index, int kv_head, const float* head, int dim, int lane) {
+__device__ void store_fp4(const KvPoolView& pool, int64_t index, int kv_head, WarpHead of, int dim) {
+  const auto [head, lane] = of;
   const float scale = pool.head_scales != nullptr ? pool.head_scales[kv_head] : 1.0f;
   for (int block = lane; block < dim / kFp4BlockElements; block += 32) {
     const float* values = head + block * kFp4BlockElements;
@@ -54,8 +62,8 @@ __device__ void store_fp4(const KvPoolView& pool, int64_t index, int kv_head, co
   }
 }
 
-__device__ void store_head(const KvPoolView& pool, const QkvRowsCall& call, int64_t slot, int kv_head,
-                           const float* head, int lane) {
+__device__ void store_head(const KvPoolView& pool, const QkvRowsCall& call, int64_t slot, int kv_head, WarpHead of) {
+  const auto [head, lane] = of;
   const int64_t index = slot / call.page_size * pool.page_stride + slot % call.page_size * pool.token_stride +
                         kv_head * pool.head_stride;
   switch (pool.format) {
@@ -63,8 +71,8 @@ __device__ void store_head(const KvPoolView& pool, const QkvRowsCall& call, int6
     case KvFormat::bf16: return store_run<__nv_bfloat16>(pool, index, head, call.head_dim, lane);
     case KvFormat::f16: return store_run<__half>(pool, index, head, call.head_dim, lane);
     case KvFormat::fp8_e4m3:
-    case KvFormat::fp8_e5m2: return store_fp8(pool, index, kv_head, head, call.head_dim, lane);
-    case KvFormat::fp4_e2m1: return store_fp4(pool, index, kv_head, head, call.head_dim, lane);
+    case KvFormat::fp8_e5m2: return store_fp8(pool, index, kv_head, of, call.head_dim);
+    case KvFormat::fp4_e2m1: return store_fp4(pool, index, kv_head, of, call.head_dim);
     case KvFormat::fp8_ds_mla:
     case KvFormat::fp4_mla: return;  // of latent rows (latent_rows.cu)
   }
@@ -123,10 +131,18 @@ __device__ void norm_rotated_head(float* head, const float* norm, const QkvRowsC
   if (norm != nullptr && call.norm_after_rope) norm_head(head, norm, call, lane);
 }
 
-// The query at `memory`, rotated for where its row stands and scaled, to `out`.
+template <typename T>
+struct Query {
+  const T* memory;
+  T* out;  // may be `memory`
+  float scale;
+};
+
+// A query, rotated for where its row stands and scaled.
 template <typename T, int kPack>
-__device__ void write_query(const QkvRowsCall& call, const T* memory, T* out, const RowPlace& at, float scale,
-                            float* head, int lane) {
+__device__ void write_query(const QkvRowsCall& call, const Query<T>& query, const RowPlace& at, WarpHead of) {
+  const auto [memory, out, scale] = query;
+  const auto [head, lane] = of;
   load_head<T, kPack>(memory, call.q_norm, call, head, lane);
   if (call.cos != nullptr) rotate_head(head, at, call, lane);
   norm_rotated_head(head, call.q_norm, call, lane);
@@ -141,17 +157,17 @@ __device__ void write_query(const QkvRowsCall& call, const T* memory, T* out, co
 
 // The three forms of a query under dual chunk attention; the own one, in place, last.
 template <typename T, int kPack>
-__device__ void write_query_forms(const QkvRowsCall& call, T* memory, int64_t row, int q_head, float* head, int lane) {
+__device__ void write_query_forms(const QkvRowsCall& call, T* memory, int64_t row, int q_head, WarpHead head) {
   const DualChunkForms& dual = call.dual_chunk;
   const int position = call.positions[row], own = position % dual.chunk_len;
   const bool beyond = dual.original_max_positions > 0 && position >= dual.original_max_positions;
   const float scale = beyond ? 0.1f * logf((position + 1.0f) / dual.original_max_positions) + 1 : 1.0f;
   const int64_t at = (row * call.num_q_heads + q_head) * call.head_dim;
   const RopePlaces none;
-  write_query<T, kPack>(call, memory, static_cast<T*>(dual.q_succ) + at,
-                        {none, row, min(own + dual.chunk_len, dual.farthest)}, scale, head, lane);
-  write_query<T, kPack>(call, memory, static_cast<T*>(dual.q_inter) + at, {none, row, dual.farthest}, scale, head, lane);
-  write_query<T, kPack>(call, memory, memory, {none, row, own}, scale, head, lane);
+  write_query<T, kPack>(call, {memory, static_cast<T*>(dual.q_succ) + at, scale},
+                        {none, row, min(own + dual.chunk_len, dual.farthest)}, head);
+  write_query<T, kPack>(call, {memory, static_cast<T*>(dual.q_inter) + at, scale}, {none, row, dual.farthest}, head);
+  write_query<T, kPack>(call, {memory, memory, scale}, {none, row, own}, head);
 }
 
 template <typename T, int kPack>
@@ -172,9 +188,9 @@ __global__ void __launch_bounds__(32 * kWarps, 8) norm_rope_write_kv_kernel(QkvR
   float* head = heads[warp];
   T* memory = static_cast<T*>(call.qkv) + row * call.row_stride + index * call.head_dim;
   if (is_q) {
-    if (call.dual_chunk.chunk_len > 0) return write_query_forms<T, kPack>(call, memory, row, index, head, lane);
+    if (call.dual_chunk.chunk_len > 0) return write_query_forms<T, kPack>(call, memory, row, index, {head, lane});
     const int position = call.cos != nullptr ? call.positions[row] : 0;
-    return write_query<T, kPack>(call, memory, memory, {places, row, position}, 1.0f, head, lane);
+    return write_query<T, kPack>(call, {memory, memory, 1.0f}, {places, row, position}, {head, lane});
   }
   load_head<T, kPack>(memory, is_k ? call.k_norm : nullptr, call, head, lane);
   if (call.cos != nullptr && is_k) {
@@ -183,7 +199,7 @@ __global__ void __launch_bounds__(32 * kWarps, 8) norm_rope_write_kv_kernel(QkvR
   }
   if (is_k) norm_rotated_head(head, call.k_norm, call, lane);
   const int kv_head = (index - call.num_q_heads) % call.num_kv_heads;
-  store_head(is_k ? call.k_out : call.v_out, call, slot, kv_head, head, lane);
+  store_head(is_k ? call.k_out : call.v_out, call, slot, kv_head, {head, lane});
 }
 
 constexpr int kPack = 8;
@@ -235,25 +251,30 @@ __device__ __forceinline__ void norm_packs(const float* weight, const QkvRowsCal
 
 struct NoPlaces {};
 
-// From frequency `first` on, at the row's position.
+// Those of a row from a frequency on.
+struct FirstAngle {
+  int row, frequency;
+};
+
+// At the row's position.
 template <int kHalf>
-__device__ __forceinline__ void load_angles(const QkvRowsCall& call, const NoPlaces&, int row, int first,
+__device__ __forceinline__ void load_angles(const QkvRowsCall& call, const NoPlaces&, FirstAngle from,
                                             float (&cosines)[kPack], float (&sines)[kPack]) {
-  const int64_t at = int64_t{call.positions[row]} * kHalf + first;
+  const int64_t at = int64_t{call.positions[from.row]} * kHalf + from.frequency;
   load_pack(call.cos + at, cosines);
   load_pack(call.sin + at, sines);
 }
 
 // Each at the row's position on its axis.
 template <int kHalf>
-__device__ __forceinline__ void load_angles(const QkvRowsCall& call, const RopePlaces& places, int row, int first,
+__device__ __forceinline__ void load_angles(const QkvRowsCall& call, const RopePlaces& places, FirstAngle from,
                                             float (&cosines)[kPack], float (&sines)[kPack]) {
-  const int32_t* const positions = places.positions + row;
+  const int32_t* const positions = places.positions + from.row;
   const int32_t time = positions[0], height = positions[call.rows], width = positions[2 * call.rows];
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
-    const int axis = axis_of(places, first + i);
-    const int64_t at = int64_t{axis == 0 ? time : axis == 1 ? height : width} * kHalf + first + i;
+    const int axis = axis_of(places, from.frequency + i);
+    const int64_t at = int64_t{axis == 0 ? time : axis == 1 ? height : width} * kHalf + from.frequency + i;
     cosines[i] = call.cos[at];
     sines[i] = call.sin[at];
   }
@@ -272,7 +293,7 @@ __global__ void __launch_bounds__(kRowThreads) rope_row_kernel(QkvRowsCall call,
   const bool is_q = head < call.num_q_heads, rotated = call.cos != nullptr && head < first_v;
   const int32_t slot = call.kv_slots[row];
   float cosines[kPack], sines[kPack];
-  if (rotated) load_angles<kHalf>(call, places, row, lane * kPack, cosines, sines);
+  if (rotated) load_angles<kHalf>(call, places, {row, lane * kPack}, cosines, sines);
   const KvPoolView& pool = head < first_v ? call.k_out : call.v_out;
   const int kv_head = head - (head < first_v ? call.num_q_heads : first_v);
   const int64_t from = row * call.row_stride + head * kDim + lane * kPack;

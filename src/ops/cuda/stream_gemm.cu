@@ -231,7 +231,7 @@ __device__ void bring_adapters(const Args& a, Ring<C> ring, const DepthShare& sh
       lay_weights(a.join, tile, piece_of(i), thread, at.at());
       ptx::cp_async_commit();
     }
-    lay_ranks<E>(a.join, shared, tile, row, thread, i, memory + at.stage * C::kStageBytes + C::kWeightBytes);
+    lay_ranks<E>(a.join, shared, tile, row, {thread, i, memory + at.stage * C::kStageBytes + C::kWeightBytes});
     if (i > order.inside) {  // the one before is at the end, too: published once this one is under way
       ptx::cp_async_wait<1>();
       publish<C>(before, thread);

@@ -46,27 +46,32 @@ class Sm90GatherProducer : Sm90ProducerBase<C> {
     const int64_t head_offset = tile_.head / p_.group * p_.head_stride;
     const int64_t offset = page_ < 0 ? -1 : (page_ * p_.page_stride + in_page_ * p_.token_stride + head_offset) * 2;
     if (block > tile_.block_begin) find_pages(block - 1);
-    gather(p_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0), offset, k_ring_);
-    gather(p_.v, shared_.v, shared_.v_full(0), shared_.v_empty(0), offset, v_ring_);
+    gather({p_.k, shared_.k, shared_.k_full(0), shared_.k_empty(0)}, offset, k_ring_);
+    gather({p_.v, shared_.v, shared_.v_full(0), shared_.v_empty(0)}, offset, v_ring_);
   }
+
+  // K or V: where from, and its ring's memory and barriers.
+  struct Operand {
+    const void* pool;
+    ptx::u32 memory, full, empty;
+  };
 
   // TMA's swizzled layout, written by threads: column blocks of 128-byte rows, 16-byte chunks permuted by the row.
   template <int kStages>
-  WW_DEVICE void gather(const void* pool, ptx::u32 memory, ptx::u32 full, ptx::u32 empty, int64_t offset,
-                        RingPosition<kStages>& ring) {
+  WW_DEVICE void gather(const Operand& of, int64_t offset, RingPosition<kStages>& ring) {
     constexpr int kChunks = C::kDim / 8, kRowsAtOnce = 32 / kChunks;
     const int chunk = lane() % kChunks;
-    const char* base = static_cast<const char*>(pool) + chunk * 16;
+    const char* base = static_cast<const char*>(of.pool) + chunk * 16;
     const int first = warp() * kWarpRows;
-    const ptx::u32 column = memory + ring.stage * C::kBlockBytes + (chunk / 8 * C::kBlockTokens + first) * 128;
-    ptx::mbarrier_wait(empty + ring.stage * 8, ring.parity ^ 1);
+    const ptx::u32 column = of.memory + ring.stage * C::kBlockBytes + (chunk / 8 * C::kBlockTokens + first) * 128;
+    ptx::mbarrier_wait(of.empty + ring.stage * 8, ring.parity ^ 1);
 #pragma unroll (C::kDim == 256 ? 2 : 8)
     for (int i = 0; i < kWarpRows / kRowsAtOnce; ++i) {
       const int row = i * kRowsAtOnce + lane() / kChunks;
       const int64_t at = __shfl_sync(~0u, offset, row);
       ptx::cp_async_16(column + row * 128 + (chunk % 8 ^ row % 8) * 16, base + (at < 0 ? 0 : at), at < 0 ? 0 : 16);
     }
-    ptx::cp_async_mbarrier_arrive_noinc(full + ring.stage * 8);
+    ptx::cp_async_mbarrier_arrive_noinc(of.full + ring.stage * 8);
     ring.advance();
   }
 

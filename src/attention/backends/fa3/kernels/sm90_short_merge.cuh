@@ -78,7 +78,7 @@ class ShortMerge {
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       const int local = row_block * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + row * 8;
-      if (local < unit.rows) write(cut, unit, local, column_tile, row, sums);
+      if (local < unit.rows) write(cut, unit, {local, column_tile, row}, sums);
     }
   }
 
@@ -138,8 +138,12 @@ class ShortMerge {
     if (factor[1] != 0) sum.z = __fmaf_rn(x.z, factor[1], sum.z), sum.w = __fmaf_rn(x.w, factor[1], sum.w);
   }
 
-  WW_DEVICE void write(const Cut& cut, const ShortUnit<C>& unit, int local, int column_tile, int row,
-                       const Sums& sums) const {
+  // A row of the unit, and which of the sums' two it is.
+  struct OutputRow {
+    int local, column_tile, row;
+  };
+  WW_DEVICE void write(const Cut& cut, const ShortUnit<C>& unit, OutputRow at, const Sums& sums) const {
+    const auto [local, column_tile, row] = at;
     const int in_head = unit.first_row + local, query = in_head / p_.group,
               head = unit.kv_head * p_.group + in_head - query * p_.group;
     const bool empty = sums.top[row] == -INFINITY;

@@ -49,7 +49,7 @@ class DecodeEpilogue {
           merge(sum, total, here);
         }
         if (last) {
-          write(p, s, row, dim, sum, total);
+          write(p, s, row, dim, {sum, total});
         } else {
           const int64_t base = static_cast<int64_t>(slot) * C::kRows + row;
           __stcg(reinterpret_cast<float4*>(w.partial_out + base * C::kDim + dim), sum);
@@ -159,7 +159,7 @@ class DecodeEpilogue {
         float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 4
         for (int piece = pieces.first; piece <= pieces.last; ++piece) merge(sum, total, read_part(w, piece, row, dim));
-        write(p, s, row, dim, sum, total);
+        write(p, s, row, dim, {sum, total});
       }
     } else {
       constexpr int kRowWarps = (C::kDim + 127) / 128;  // a warp takes 128 dims of a row
@@ -167,17 +167,21 @@ class DecodeEpilogue {
         int row = i / kRowWarps;
         if constexpr (C::kHeads > 1) row = row / rows * C::kHeadRows + row % rows;
         const int dim = i % kRowWarps * 128 + threadIdx.x % 32 * 4;
-        Total total = {-INFINITY, 0};
-        float4 sum = make_float4(0, 0, 0, 0);
-        merge_at_once(w, pieces, row, dim, sum, total);
-        if (dim < C::kDim) write(p, s, row, dim, sum, total);
+        const Merged merged = merge_at_once(w, pieces, row, dim);
+        if (dim < C::kDim) write(p, s, row, dim, merged);
       }
     }
   }
 
+  struct Merged {
+    float4 sum;
+    Total total;
+  };
+
   // Of 32 pieces at a time the lanes find the factors, while the first O are read.
-  static WW_DEVICE void merge_at_once(const DecodeWorkspace& w, Pieces pieces, int row, int dim, float4& sum,
-                                      Total& total) {
+  static WW_DEVICE Merged merge_at_once(const DecodeWorkspace& w, Pieces pieces, int row, int dim) {
+    Total total = {-INFINITY, 0};
+    float4 sum = make_float4(0, 0, 0, 0);
     constexpr int kReads = C::kColumnTiles == 1 && C::kDim <= 128 ? 16 : 8;  // as registers allow
     const int lane = threadIdx.x % 32;
     const int num_pieces = (pieces.last - pieces.first) / pieces.step + 1;
@@ -213,6 +217,7 @@ class DecodeEpilogue {
         read_from(at);
       }
     }
+    return {sum, total};
   }
 
   static WW_DEVICE float warp_max(float x) {
@@ -226,8 +231,8 @@ class DecodeEpilogue {
     return x;
   }
 
-  WW_DEVICE void write(const AttentionParams& p, const DecodeSegment& s, int row, int dim,
-                       float4 value, Total total) const {
+  WW_DEVICE void write(const AttentionParams& p, const DecodeSegment& s, int row, int dim, Merged merged) const {
+    auto [value, total] = merged;
     using E = typename C::Element;
     const int kv_head = s.head * C::kHeads + row / C::kHeadRows, head_row = row % C::kHeadRows;
     const int token = s.q_begin + head_row / p.group;

@@ -208,7 +208,7 @@ struct DecodeState {
             row_scales[i][0] = ptx::F16::twice<false>(both);
             row_scales[i][1] = ptx::F16::twice<true>(both);
           }
-          multiply_scores(a[half * 2], a[half * 2 + 1], {row_scales[0][half], row_scales[1][half]}, head, chunk * 2,
+          multiply_scores({a[half * 2], a[half * 2 + 1]}, {row_scales[0][half], row_scales[1][half]}, head, chunk * 2,
                           sums);
         }
       } else {
@@ -235,13 +235,18 @@ struct DecodeState {
     }
   }
 
-  // fp4: multiplies a word of two rows of a head with Q's fragments k and k + 1.
-  WW_DEVICE void multiply_scores(u32 upper, u32 lower, const uint2& scales, int head, int k,
+  // Two words of fp4 codes.
+  struct CodeWords {
+    u32 first, second;
+  };
+
+  // fp4: multiplies a word of each of two rows of a head with Q's fragments k and k + 1.
+  WW_DEVICE void multiply_scores(CodeWords codes, const uint2& scales, int head, int k,
                                  float (&s)[kScoreTiles][4]) const {
     using A = typename C::Arithmetic;
     u32 up[4], low[4];
-    C::Fragment::widen(upper, up);
-    C::Fragment::widen(lower, low);
+    C::Fragment::widen(codes.first, up);
+    C::Fragment::widen(codes.second, low);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const u32 wide[4] = {A::multiply(up[i * 2], scales.x), A::multiply(low[i * 2], scales.y),
@@ -415,7 +420,7 @@ struct DecodeState {
             pair_scales[i][1] = halves_of_e4m3<true>(pairs);
           }
           const uint2 scales = make_uint2(pair_scales[0][half], pair_scales[1][half]);
-          multiply_out(a[half * 2], a[half * 2 + 1], scales, head, chunk * 2, own);
+          multiply_out({a[half * 2], a[half * 2 + 1]}, scales, head, chunk * 2, own);
         }
       }
     } else {
@@ -440,12 +445,12 @@ struct DecodeState {
   }
 
   // fp4: words of tokens lane % 4 * 2 and the next, and of those 8 on: the rows of dim tiles m and m + 1.
-  WW_DEVICE void multiply_out(u32 first, u32 second, const uint2& scales, int head, int m,
+  WW_DEVICE void multiply_out(CodeWords codes, const uint2& scales, int head, int m,
                               const u32 (&probability)[kScoreTiles][2]) {
     using A = typename C::Arithmetic;
     u32 one[4], two[4];
-    C::Fragment::widen(first, one);
-    C::Fragment::widen(second, two);
+    C::Fragment::widen(codes.first, one);
+    C::Fragment::widen(codes.second, two);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const u32 wide[4] = {A::multiply(one[i * 2], scales.x), A::multiply(one[i * 2 + 1], scales.x),

@@ -183,10 +183,17 @@ class BulkDecodeConsumer {
   u32 k_parity_ = 0, v_parity_ = 0;
 };
 
+// The worker's run, of so many KV heads in lockstep.
+struct LockstepRun {
+  const DecodeWorker& worker;
+  int heads;
+};
+
 // What the computing warps do.
 template <class C>
-WW_DEVICE void consume(const AttentionParams& p, const DecodeWorkspace& w, const DecodeWorker& run, int lockstep_heads,
+WW_DEVICE void consume(const AttentionParams& p, const DecodeWorkspace& w, LockstepRun of,
                        BulkDecodeConsumer<C>& consumer, DecodeEpilogue<C>& epilogue) {
+  const auto& [run, lockstep_heads] = of;
   SegmentWalker<C> walker(run, lockstep_heads);
   DecodeState<C> state;
   DecodeSegment segment;
@@ -254,7 +261,7 @@ __global__ void __launch_bounds__(BulkDecodeLayout<C>::kThreads, C::kCtasPerSm)
   DecodeEpilogue<C> epilogue(bulk_smem + Layout::kStages * Layout::kStageBytes);
   BulkDecodeConsumer<C> consumer(keys, values);
   if (reads_early) ptx::grid_dependency_wait();
-  consume(p, w, run, lockstep_heads, consumer, epilogue);
+  consume(p, w, {run, lockstep_heads}, consumer, epilogue);
 #endif
 }
 
