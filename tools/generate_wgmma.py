@@ -4,7 +4,7 @@ SHAPES = (56, 64, 80, 96, 128, 192, 256)
 SHAPES_ROWS = (64,)
 SHAPES_WIDE = (8, 16, 24, 32, 48, 112, 144, 160, 176, 208, 224, 240)  # both operands from shared memory only
 SHAPES_FP8 = (64, 128)
-SHAPES_FP8_SS = (8, 16, 24, 32, 48, 96)  # both operands from shared memory only
+SHAPES_FP8_SS = (8, 16, 24, 32, 48, 56, 96)  # both operands from shared memory only
 SHAPES_FP8_WIDE = (144, 160, 176, 192)  # the same
 UPPER = "0x40000040"  # rows in groups of 8 stand 1024 bytes apart; 128-byte swizzle
 

@@ -1,9 +1,10 @@
-// GEMMs of 16-bit and of 8-bit weights on a GPU, at the shapes of Llama-3.1-8B's layers:
+// GEMMs of 16-bit and of 8-bit weights on a GPU, at the shapes of Llama-3.1-8B's layers and head:
 //
 //   fp8_gemm_bench [ROWS,ROWS,...]
 //
 // One line a shape and row count: microseconds of bf16 (the library's choice after tuning), and of e4m3
-// weights each way they can go (ops/cuda/gemm.h), with scales of rows and of blocks. Weights rotate
+// weights each way they can go (ops/cuda/gemm.h), with scales of rows and of blocks; as partial sums, and gate and up
+// with the activation, where a kernel of our own does so. Weights rotate
 // through more memory than the cache holds; the median of graph replays.
 #include <cuda_runtime.h>
 #include <fmt/format.h>
@@ -21,6 +22,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/gemm.h"
+#include "ops/cuda/stream_gemm.h"
 
 using namespace warpweave;
 using gpu::Fp8Path;
@@ -36,6 +38,8 @@ struct LayerGemm {
   int64_t n, k;
 };
 constexpr LayerGemm kLayerGemms[] = {{"qkv", 6144, 4096}, {"o", 4096, 4096}, {"gate_up", 28672, 4096}, {"down", 4096, 14336}};
+constexpr LayerGemm kHead = {"head", 128256, 4096};  // whole, in f32
+constexpr int64_t kMostHeadRows = 128;
 
 constexpr int64_t kDeepest = 14336, kWidest = 28672;
 
@@ -47,11 +51,12 @@ struct Way {
   bool fast;
 };
 constexpr Way kWays[] = {{"bf16", DType::bf16, Fp8Scaling::row, Fp8Path::automatic, false},
+                         {"row/small", DType::fp8_e4m3, Fp8Scaling::row, Fp8Path::small, false},
                          {"row/stream", DType::fp8_e4m3, Fp8Scaling::row, Fp8Path::stream, false},
                          {"row/tensor", DType::fp8_e4m3, Fp8Scaling::row, Fp8Path::tensor, false},
                          {"row/tensor-fast", DType::fp8_e4m3, Fp8Scaling::row, Fp8Path::tensor, true},
                          {"row/widen", DType::fp8_e4m3, Fp8Scaling::row, Fp8Path::widen, false},
-                         {"block/stream", DType::fp8_e4m3, Fp8Scaling::block, Fp8Path::stream, false},
+                         {"block/small", DType::fp8_e4m3, Fp8Scaling::block, Fp8Path::small, false},
                          {"block/tensor", DType::fp8_e4m3, Fp8Scaling::block, Fp8Path::tensor, false}};
 
 // kPoolBytes of random elements made by `make`.
@@ -79,7 +84,8 @@ class Bench {
     const std::vector<float> ones(1 << 20, 2e-4f);
     scales_ = DeviceBuffer::allocate(ones.size() * 4, "scales").value();
     check(cudaMemcpy(scales_.as<void>(), ones.data(), ones.size() * 4, cudaMemcpyHostToDevice));
-    y_ = DeviceBuffer::allocate(max_rows * kWidest * 2, "outputs").value();
+    y_ = DeviceBuffer::allocate(std::max(max_rows * kWidest * 2, kMostHeadRows * kHead.n * 4), "outputs").value();
+    partials_ = DeviceBuffer::allocate(gpu::kMostPartialRows * gpu::kMostPartials * kWidest * 4, "sums").value();
     stream_ = create_stream().value();
     for (const Way& way : kWays) {
       auto gemm = gpu::GpuGemm::create();
@@ -101,9 +107,11 @@ class Bench {
     const auto run = [&](int copy) {
       const gpu::GpuLinear linear = {.weight = pool.as<char>() + copy * bytes, .dtype = way.dtype,
                                      .in_features = shape.k, .out_features = shape.n,
+                                     .glu = shape.n == kWidest ? GluActivation::silu : GluActivation::none,
                                      .scales = scales_.as<float>(), .scaling = way.scaling};
-      check(gemm.run({.linear = &linear, .x = x_.as<void>(), .rows = rows, .y = y_.as<void>(),
-                          .y_dtype = DType::bf16, .y_stride = shape.n}, stream_.get()));
+      check(gemm.run(served(gemm, {.linear = &linear, .x = x_.as<void>(), .rows = rows, .y = y_.as<void>(),
+                                   .y_dtype = shape.n == kHead.n ? DType::f32 : DType::bf16, .y_stride = shape.n}),
+                     stream_.get()));
     };
     gemm.start_tuning();
     for (int i = 0; i < 3 * 16; ++i) run(i % copies);
@@ -115,7 +123,20 @@ class Bench {
   }
 
  private:
-  DeviceBuffer wide_, codes_, x_, scales_, y_;
+  // As a layer asks for it.
+  gpu::GemmCall served(const gpu::GpuGemm& gemm, gpu::GemmCall call) const {
+    if (call.linear->out_features == kHead.n) return call;
+    if (call.linear->glu == GluActivation::none) {
+      if (gemm.partial_splits(call) > 0) call.partials = partials_.as<float>();
+      return call;
+    }
+    gpu::GemmCall fused = call;
+    fused.y_stride /= 2;
+    fused.fused_glu = true;
+    return gemm.takes_fused(fused) ? fused : call;
+  }
+
+  DeviceBuffer wide_, codes_, x_, scales_, y_, partials_;
   CudaStream stream_;
   std::vector<std::unique_ptr<gpu::GpuGemm>> gemms_;  // by way
 };
@@ -144,13 +165,16 @@ int main(int argc, char** argv) {
   Bench bench(*std::max_element(all_rows.begin(), all_rows.end()));
   for (int64_t rows : all_rows) {
     std::vector<double> layer(std::size(kWays), 0);
-    for (const LayerGemm& shape : kLayerGemms) {
+    std::vector<LayerGemm> shapes(std::begin(kLayerGemms), std::end(kLayerGemms));
+    if (rows <= kMostHeadRows) shapes.push_back(kHead);
+    for (const LayerGemm& shape : shapes) {
       fmt::print("rows {:5} {:8}", rows, shape.name);
       for (size_t i = 0; i < std::size(kWays); ++i) {
-        const bool streams = kWays[i].path == Fp8Path::stream;
-        if (streams && rows > gpu::kSmallGemmFp8Rows) continue;
+        const bool few = rows <= gpu::kSmallGemmFp8Rows;
+        if (kWays[i].path == Fp8Path::small && !few) continue;
+        if (kWays[i].path == Fp8Path::stream && (few || rows > gpu::kStreamGemmRows)) continue;
         const double us = bench.time_us(shape, rows, i);
-        layer[i] += us;
+        if (shape.n != kHead.n) layer[i] += us;
         const double weight_bytes = static_cast<double>(shape.n * shape.k * dtype_info(kWays[i].dtype).block_bytes);
         const double flop = 2.0 * static_cast<double>(rows * shape.n * shape.k);
         fmt::print("  {} {:.1f} us {:.2f} TB/s {:.0f} TFLOP/s", kWays[i].name, us, weight_bytes / us * 1e-6,

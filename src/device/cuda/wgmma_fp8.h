@@ -176,6 +176,24 @@ struct WgmmaE4m3<48> {
 };
 
 template <>
+struct WgmmaE4m3<56> {
+  template <int kRowBytes>
+  static WW_DEVICE void ss(float (&d)[28], u32 a, u32 b, int accumulate) {
+    asm volatile(
+        "{.reg .pred p; .reg .b64 da, db; setp.ne.b32 p, %30, 0; mov.b64 da, {%28, %31}; mov."
+        "b64 db, {%29, %31}; wgmma.mma_async.sync.aligned.m64n56k32.f32.e4m3.e4m3 {%0, %1, %2"
+        ", %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20,"
+        " %21, %22, %23, %24, %25, %26, %27}, da, db, p, 1, 1;}"
+        :
+        "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27])
+        : "r"(a), "r"(b), "r"(accumulate), "n"(kWgmmaRows<kRowBytes>));
+  }
+};
+
+template <>
 struct WgmmaE4m3<96> {
   template <int kRowBytes>
   static WW_DEVICE void ss(float (&d)[48], u32 a, u32 b, int accumulate) {

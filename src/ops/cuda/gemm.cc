@@ -373,6 +373,7 @@ Status GpuGemm::run_candidate(const Plan& plan, int candidate, const GemmCall& c
 // The kernel of our own that may take this call, by its rows.
 GpuGemm::Kernel GpuGemm::kernel_for(const GemmCall& call) const {
   if (batch_invariant_ || library_only_) return Kernel::library;
+  if (call.linear->dtype == DType::fp8_e4m3) return streams_codes(call) ? Kernel::stream : Kernel::library;
   if (small_gemm_takes(call)) return Kernel::small;
   if (call.rows > kSmallGemmRows && stream_gemm_takes(call)) return Kernel::stream;
   if (tile_gemm_takes(call) && tile_gemm_pays(call)) return Kernel::tile;
@@ -391,7 +392,7 @@ bool GpuGemm::takes_addend(const GemmCall& call) const {
 }
 
 bool GpuGemm::takes_adapters(const GemmCall& call) const {
-  return kernel_for(call) == Kernel::stream && (call.partials != nullptr || call.fused_glu);
+  return call.linear->dtype != DType::fp8_e4m3 && kernel_for(call) == Kernel::stream && (call.partials != nullptr || call.fused_glu);
 }
 
 int GpuGemm::partial_splits(const GemmCall& call) const {

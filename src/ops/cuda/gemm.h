@@ -6,6 +6,8 @@
 // Weights and inputs are f32, f16 or bf16; sums are f32 (f32 inputs are multiplied exactly, without
 // TF32). Weights in e4m3 with scales (fp8.h), inputs in f16 or bf16:
 //   up to 16 rows        inputs as they are, weights widened on the way to the tensor cores
+//   up to 64 rows        with scales of rows, where partial sums are taken or a GLU is wanted, and heads: inputs
+//                        rounded to e4m3, a scale a row, by stream_gemm.h
 //   more                 inputs rounded to e4m3, a scale a row (for weight scales of blocks: one for 128
 //                        columns), GEMMs of 8-bit operands by cuBLASLt with f32 sums: its fast
 //                        accumulation, which keeps about 14 bits of a sum, is off
@@ -83,7 +85,7 @@ struct GemmCall {
 };
 
 // How weights in e4m3 are multiplied: by the rules above, or as a test or a benchmark says.
-enum class Fp8Path : uint8_t { automatic, stream, tensor, widen };
+enum class Fp8Path : uint8_t { automatic, small, stream, tensor, widen };
 
 inline constexpr int64_t kMostPartialRows = 128;
 
@@ -138,6 +140,8 @@ class GpuGemm {
   Status run_by_plan(const GemmCall& call, Stream stream);
   Status run_16_bit(const GemmCall& call, Stream stream);
   Status run_fp8(const GemmCall& call, Stream stream);
+  bool streams_codes(const GemmCall& call) const;
+  Result<GemmCall> round_inputs(const GemmCall& call, Stream stream);
   Status run_fp8_tensor(const GemmCall& call, Stream stream);
   Status run_fp8_widened(const GemmCall& call, Stream stream);
 

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "ops/cuda/gemm.h"
+#include "ops/cuda/stream_gemm.h"
 
 namespace warpweave::gpu {
 namespace {
@@ -32,8 +33,16 @@ Status GpuGemm::reserve_fp8(int64_t max_rows, int64_t max_in_features) {
 
 Status GpuGemm::run_fp8(const GemmCall& call, Stream stream) {
   const auto allowed = [&](Fp8Path path) { return fp8_path_ == Fp8Path::automatic || fp8_path_ == path; };
-  if (!batch_invariant_ && allowed(Fp8Path::stream) && small_gemm_fp8_takes(call)) {
+  if (!batch_invariant_ && allowed(Fp8Path::small) && small_gemm_fp8_takes(call)) {
     small_gemm_fp8(call, stream);
+    return {};
+  }
+  const bool whole = call.partials == nullptr && !call.fused_glu;
+  if (streams_codes(call) && (!whole || stream_gemm_pays_whole(call) || fp8_path_ == Fp8Path::stream)) {
+    WW_ASSIGN_OR_RETURN(const GemmCall codes, round_inputs(call, stream));
+    StreamPlan plan = stream_plan(codes);
+    if (whole) plan.splits = 1;
+    stream_gemm(codes, plan, call.partials, stream);
     return {};
   }
   if (!batch_invariant_ && allowed(Fp8Path::tensor) && tensor_takes(call)) {
@@ -52,7 +61,15 @@ Status GpuGemm::run_fp8(const GemmCall& call, Stream stream) {
   return run_fp8_widened(call, stream);
 }
 
-Status GpuGemm::run_fp8_tensor(const GemmCall& call, Stream stream) {
+// Whether inputs are rounded for stream_gemm.
+bool GpuGemm::streams_codes(const GemmCall& call) const {
+  const bool allowed = fp8_path_ == Fp8Path::automatic || fp8_path_ == Fp8Path::stream;
+  return allowed && !batch_invariant_ && !library_only_ && call.rows > kSmallGemmFp8Rows && stream_gemm_takes(call) &&
+         fp8_codes_.size_bytes() >= static_cast<size_t>(call.rows * call.linear->in_features);
+}
+
+// The call with inputs in e4m3.
+Result<GemmCall> GpuGemm::round_inputs(const GemmCall& call, Stream stream) {
   const GpuLinear& linear = *call.linear;
   const size_t scales = linear.scaling == Fp8Scaling::row ? 1 : blocks_of(linear.in_features);
   if (fp8_codes_.size_bytes() < static_cast<size_t>(call.rows * linear.in_features) ||
@@ -65,6 +82,11 @@ Status GpuGemm::run_fp8_tensor(const GemmCall& call, Stream stream) {
   GemmCall codes = call;
   codes.x = fp8_codes_.as<void>();
   codes.x_scales = fp8_scales_.as<float>();
+  return codes;
+}
+
+Status GpuGemm::run_fp8_tensor(const GemmCall& call, Stream stream) {
+  WW_ASSIGN_OR_RETURN(const GemmCall codes, round_inputs(call, stream));
   return run_by_plan(codes, stream);
 }
 

@@ -6,6 +6,9 @@
 // weights: hence tiles of many weight rows, and CTAs that share a tile's depth.
 //
 // Where rows have adapters four more warps add their chunks to the depth (lora_join.cuh).
+//
+// Weights in e4m3 are multiplied by inputs rounded to e4m3, 128 bytes of a row of either at a time, too. The tensor cores'
+// own sums of codes keep about 14 bits, so those of each chunk of 128 columns are added up in f32.
 #include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/stream_gemm.h"
 
@@ -18,6 +21,7 @@
 #include "device/cuda/ptx.h"
 #include "device/cuda/tensor_map.h"
 #include "device/cuda/wgmma.h"
+#include "device/cuda/wgmma_fp8.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/gemm_ring.cuh"
@@ -47,14 +51,17 @@ struct Args {
   int together, in_flight;  // StreamPlan
   bool f32_out;
   GluActivation glu;     // none: not fused. Up rows follow all gate rows
+  const float *w_scales, *x_scales;  // by row, where Config::kCodes
   LoraJoin join;         // where Config::kAdapted
 };
 
 // Under a GLU a tile is gate rows, then as many up rows; a warpgroup has half of each.
-template <int kTile_, bool kGlu_, bool kAdapted_>
+enum class Kind { halves, adapted, codes };
+
+template <int kTile_, bool kGlu_, Kind kKind>
 struct Config {
   static constexpr int kTile = kTile_;        // weight rows
-  static constexpr bool kGlu = kGlu_, kAdapted = kAdapted_;
+  static constexpr bool kGlu = kGlu_, kAdapted = kKind == Kind::adapted, kCodes = kKind == Kind::codes;
   static constexpr int kThreads = kConsumers + kProducers + (kAdapted ? kLoraThreads : 0);
   static constexpr int kBoxes = kGlu ? 2 : 1;
   static constexpr int kBoxRows = kTile / kBoxes;
@@ -161,10 +168,33 @@ __device__ void bring_inputs(const Args& a, Ring<C> ring, const DepthShare& shar
 template <class C>
 using Sums = float[C::kBoxes][C::kColumns / 2];
 
+// Of codes.
+template <class C>
+__device__ __forceinline__ void multiply_codes(u32 x, u32 w, Sums<C>& sum) {
+  Sums<C> of_chunk;
+  ptx::wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kRowBytes / 32; ++k) {
+#pragma unroll
+    for (int box = 0; box < C::kBoxes; ++box) {
+      ptx::WgmmaE4m3<C::kColumns>::template ss<kRowBytes>(of_chunk[box], ptx::wgmma_advance(x, k * 32),
+                                                          ptx::wgmma_advance(w, box * C::kBoxBytes + k * 32), k > 0);
+    }
+  }
+  ptx::wgmma_commit();
+  ptx::wgmma_wait<0>();
+#pragma unroll
+  for (int box = 0; box < C::kBoxes; ++box) {
+#pragma unroll
+    for (int i = 0; i < C::kColumns / 2; ++i) sum[box][i] += of_chunk[box][i];
+  }
+}
+
 template <class E, class C>
 __device__ __forceinline__ void multiply(u32 stage, int group, Sums<C>& sum) {
   const u32 w = ptx::wgmma_descriptor(stage + group * C::kColumns * kRowBytes, 0);
   const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes, 0);
+  if constexpr (C::kCodes) return multiply_codes<C>(x, w, sum);
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kDepth / 16; ++k) {
@@ -256,6 +286,42 @@ __device__ __forceinline__ void store_2(const Args& a, int64_t at, float first, 
   }
 }
 
+// What codes stand for: those of this thread's columns, and of the two rows that it has.
+template <class C>
+struct Scales {
+  float2 w[C::kBoxes][C::kColumns / 8];
+  float x[2];
+
+  // Before the kernel ahead has ended.
+  __device__ void read_weights(const Args& a, const DepthShare& share) {
+    const int first = share.tile * C::kBoxRows + threadIdx.x / 128 * C::kColumns + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int box = 0; box < C::kBoxes; ++box) {
+#pragma unroll
+      for (int j = 0; j < C::kColumns / 8; ++j) {
+        const int column = min(first + 8 * j, a.columns - 2) + box * a.columns;
+        w[box][j] = __ldg(reinterpret_cast<const float2*>(a.w_scales + column));
+      }
+    }
+  }
+  __device__ void read_inputs(const Args& a) {
+#pragma unroll
+    for (int below = 0; below < 2; ++below) {
+      x[below] = a.x_scales[min(static_cast<int>(threadIdx.x) / 32 % 4 * 16 + 8 * below + static_cast<int>(threadIdx.x) % 32 / 4, a.rows - 1)];
+    }
+  }
+  __device__ void apply(Sums<C>& sum) const {
+#pragma unroll
+    for (int box = 0; box < C::kBoxes; ++box) {
+#pragma unroll
+      for (int i = 0; i < C::kColumns / 2; ++i) {
+        const float2 of_columns = w[box][i / 4];
+        sum[box][i] *= x[i / 2 % 2] * (i % 2 == 0 ? of_columns.x : of_columns.y);
+      }
+    }
+  }
+};
+
 // wgmma leaves a thread two neighbours of every 8 columns, of two rows.
 template <class E, class C>
 __device__ void write(const Args& a, const DepthShare& share, const Sums<C>& sum) {
@@ -304,7 +370,10 @@ __global__ void __launch_bounds__(C::kThreads, 1) stream_gemm_kernel(const __gri
     if (threadIdx.x == kConsumers + 32) bring_inputs<C>(a, ring, share, memory);
     return;
   }
+  Scales<C> scales;
+  if constexpr (C::kCodes) scales.read_weights(a, share);
   wait_for_predecessor();
+  if constexpr (C::kCodes) scales.read_inputs(a);
   Sums<C> sum = {};
   const auto take_chunks = [&](int count) {
     for (int i = 0; i < count; ++i) {
@@ -316,14 +385,16 @@ __global__ void __launch_bounds__(C::kThreads, 1) stream_gemm_kernel(const __gri
   };
   take_chunks(share.count);
   if constexpr (C::kAdapted) take_chunks(count_adapters_chunks<C>(a, memory));
+  if constexpr (C::kCodes) scales.apply(sum);
   write<E, C>(a, share, sum);
 }
 
 template <class E, class C>
 void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream_t stream) {
   const GpuLinear& linear = *call.linear;
-  if (cuda::make_matrix_map(&args.w, linear.weight, linear.out_features, linear.in_features, C::kBoxRows) != cudaSuccess ||
-      cuda::make_matrix_map(&args.x, call.x, call.rows, linear.in_features, kStreamGemmRows) != cudaSuccess) {
+  const int64_t columns = linear.in_features / (C::kCodes ? 2 : 1);  // pairs of codes
+  if (cuda::make_matrix_map(&args.w, linear.weight, linear.out_features, columns, C::kBoxRows) != cudaSuccess ||
+      cuda::make_matrix_map(&args.x, call.x, call.rows, columns, kStreamGemmRows) != cudaSuccess) {
     return;  // the driver is older than the chip: stream_gemm_takes() has asked
   }
   static SharedMemoryLimit limit;
@@ -342,18 +413,30 @@ void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream
                    stream_gemm_kernel<E, C>, static_cast<const Args&>(args));
 }
 
-template <class E, bool kAdapted>
+template <class E, Kind kKind>
 void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream_t stream) {
-  if (args.glu != GluActivation::none) return launch<E, Config<kGluTile, true, kAdapted>>(args, call, plan, stream);
-  plan.tile == 128 ? launch<E, Config<128, false, kAdapted>>(args, call, plan, stream)
-                   : launch<E, Config<192, false, kAdapted>>(args, call, plan, stream);
+  if (args.glu != GluActivation::none) return launch<E, Config<kGluTile, true, kKind>>(args, call, plan, stream);
+  plan.tile == 128 ? launch<E, Config<128, false, kKind>>(args, call, plan, stream)
+                   : launch<E, Config<192, false, kKind>>(args, call, plan, stream);
 }
 
 template <class E>
 void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream_t stream) {
-  if (call.adapters == nullptr) return launch<E, false>(args, call, plan, stream);
+  if (call.linear->dtype == DType::fp8_e4m3) {
+    args.w_scales = call.linear->scales;
+    args.x_scales = call.x_scales;
+    return launch<E, Kind::codes>(args, call, plan, stream);
+  }
+  if (call.adapters == nullptr) return launch<E, Kind::halves>(args, call, plan, stream);
   args.join = lora_join(*call.adapters, call.x);
-  launch<E, true>(args, call, plan, stream);
+  launch<E, Kind::adapted>(args, call, plan, stream);
+}
+
+// Of a row's 128 bytes.
+int columns_of_chunk(const GpuLinear& linear) { return linear.dtype == DType::fp8_e4m3 ? 2 * kDepth : kDepth; }
+// Of inputs as they are given, and of a GLU's outputs.
+DType serving_dtype(const GpuLinear& linear) {
+  return linear.dtype == DType::fp8_e4m3 ? linear.x_dtype : linear.dtype;
 }
 
 }  // namespace
@@ -369,25 +452,34 @@ bool has_wgmma() {
 
 bool stream_gemm_takes(const GemmCall& call) {
   const GpuLinear& linear = *call.linear;
-  const bool halves = linear.dtype == DType::f16 || linear.dtype == DType::bf16;
-  const bool fits = linear.in_features >= kDepth && linear.in_features % 8 == 0 && linear.out_features % 16 == 0 && call.y_stride % 2 == 0 &&
-                    reinterpret_cast<uintptr_t>(linear.weight) % 16 == 0;
-  const bool glu_fits = linear.glu != GluActivation::none && call.y_dtype == linear.dtype;
+  const DType dtype = serving_dtype(linear);
+  const bool codes = linear.dtype == DType::fp8_e4m3, halves = dtype == DType::f16 || dtype == DType::bf16;
+  const int of_16_bytes = codes ? 16 : 8;
+  const bool fits = linear.in_features >= columns_of_chunk(linear) && linear.in_features % of_16_bytes == 0 &&
+                    linear.out_features % 16 == 0 && call.y_stride % 2 == 0 &&
+                    reinterpret_cast<uintptr_t>(linear.weight) % 16 == 0 &&
+                    (!codes || (linear.scaling == Fp8Scaling::row && call.adapters == nullptr));
+  const bool glu_fits = linear.glu != GluActivation::none && call.y_dtype == dtype;
   return call.norm.x == nullptr && call.rows >= 1 && call.rows <= kStreamGemmRows && halves && fits && !call.accumulate &&
          linear.bias == nullptr && (!call.fused_glu || glu_fits) && has_wgmma();
+}
+
+bool stream_gemm_pays_whole(const GemmCall& call) {
+  constexpr int kTileRows = 192;  // as many as keep every SM busy without splits
+  return call.linear->out_features >= int64_t{kTileRows} * num_sms();
 }
 
 StreamPlan stream_plan(const GemmCall& call) {
   if (call.fused_glu) return {kGluTile, 1, 2, 4};
   constexpr int kTiles[] = {128, 192};
-  const auto [tile, splits] = cheapest_split(*call.linear, kTiles, kDepth, kStreamGemmRows, num_sms());
+  const auto [tile, splits] = cheapest_split(*call.linear, kTiles, columns_of_chunk(*call.linear), kStreamGemmRows, num_sms());
   return {tile, splits, splits <= 2 ? 2 : 1, tile == 128 ? 6 : 4};
 }
 
 void stream_gemm(const GemmCall& call, const StreamPlan& plan, float* partials, Stream stream) {
-  Args args = args_of<Args>(call, kDepth, plan.splits, partials);
+  Args args = args_of<Args>(call, columns_of_chunk(*call.linear), plan.splits, partials);
   const auto on = static_cast<cudaStream_t>(stream);
-  call.linear->dtype == DType::f16 ? launch<ptx::F16>(args, call, plan, on) : launch<ptx::Bf16>(args, call, plan, on);
+  serving_dtype(*call.linear) == DType::f16 ? launch<ptx::F16>(args, call, plan, on) : launch<ptx::Bf16>(args, call, plan, on);
 }
 
 }  // namespace warpweave::gpu

@@ -28,8 +28,12 @@ struct StreamPlan {
 // tile_gemm and wide_gemm need the same.
 bool has_wgmma();
 
-// Whether stream_gemm computes this call; a GLU may be fused, adapters may join.
+// Whether stream_gemm computes this call; a GLU may be fused, adapters may join where weights have 16 bits. Of weights in
+// e4m3, with a scale a row, it wants inputs rounded to e4m3, with x_scales.
 bool stream_gemm_takes(const GemmCall& call);
+
+// Of weights in e4m3: whether y itself comes faster this way than by cuBLASLt, as that of a head does.
+bool stream_gemm_pays_whole(const GemmCall& call);
 
 StreamPlan stream_plan(const GemmCall& call);
 

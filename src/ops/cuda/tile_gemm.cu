@@ -274,7 +274,7 @@ void launch(Args& args, const GemmCall& call, const TilePlan& plan, cudaStream_t
 
 bool tile_gemm_takes(const GemmCall& call) {
   if (call.rows <= kStreamGemmRows || call.rows > kTileGemmRows || call.y_stride % 8 != 0 ||
-      call.linear->in_features < kMostPartials * kDepth) {
+      call.linear->in_features < kMostPartials * kDepth || call.linear->dtype == DType::fp8_e4m3) {
     return false;
   }
   GemmCall few = call;
