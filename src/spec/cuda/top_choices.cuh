@@ -63,18 +63,39 @@ __device__ float block_log_sum(float largest, float sum, TopShared& shared) {
 
 // What a thread has seen of a row.
 struct TopSeen {
-  unsigned long long best = 0;
-  float largest = kImpossibleChoice, sum = 0;
+  float largest = -INFINITY, sum = 0;   // of exp(value - largest)
+  int id = -1;                          // of the first of the largest
+
+  __device__ unsigned long long key() const { return id < 0 ? 0 : choice_key(largest, id); }
+  __device__ float largest_possible() const { return max(largest, kImpossibleChoice); }
 };
 
-__device__ void add_to(TopSeen& seen, float logit, int id) {
-  const float value = number_or_impossible(logit);
-  seen.best = max(seen.best, choice_key(value, id));
-  if (value > seen.largest) {
-    seen.sum *= __expf(seen.largest - value);
-    seen.largest = value;
+constexpr int kSeenAtOnce = 8;
+
+// A thread's columns from `begin` to `end`, in order, several at a time: their sum is scaled once for all of them.
+__device__ void see(TopSeen& seen, const float* row, int begin, int end) {
+  for (int first = begin + static_cast<int>(threadIdx.x); first < end; first += kSeenAtOnce * kTopThreads) {
+    float values[kSeenAtOnce];
+#pragma unroll
+    for (int k = 0; k < kSeenAtOnce; ++k) {
+      const int id = first + k * kTopThreads;
+      values[k] = id < end ? row[id] : 0;
+    }
+    float largest = seen.largest;
+#pragma unroll
+    for (int k = 0; k < kSeenAtOnce; ++k) {
+      const int id = first + k * kTopThreads;
+      values[k] = id < end ? number_or_impossible(values[k]) : -INFINITY;
+      if (values[k] > largest) {
+        largest = values[k];
+        seen.id = id;
+      }
+    }
+    seen.sum *= __expf(seen.largest - largest);
+#pragma unroll
+    for (int k = 0; k < kSeenAtOnce; ++k) seen.sum += __expf(values[k] - largest);
+    seen.largest = largest;
   }
-  seen.sum += __expf(value - seen.largest);
 }
 
 __device__ DraftChoice choice_of(unsigned long long key, float log_sum, const int32_t* tokens) {
@@ -93,18 +114,9 @@ __global__ void __launch_bounds__(kTopThreads) top_parts_kernel(const float* log
   const int columns = (vocab_size + parts - 1) / parts, begin = static_cast<int>(blockIdx.x) * columns;
   const int end = min(begin + columns, vocab_size);
   TopSeen seen;
-  constexpr int kAtOnce = 8;
-  for (int first = begin + static_cast<int>(threadIdx.x); first < end; first += kAtOnce * kTopThreads) {
-    float values[kAtOnce];
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) values[k] = first + k * kTopThreads < end ? row[first + k * kTopThreads] : 0;
-#pragma unroll
-    for (int k = 0; k < kAtOnce; ++k) {
-      if (first + k * kTopThreads < end) add_to(seen, values[k], first + k * kTopThreads);
-    }
-  }
-  const float log_sum = block_log_sum(seen.largest, seen.sum, shared);
-  const unsigned long long key = block_max(seen.best, shared);
+  see(seen, row, begin, end);
+  const float log_sum = block_log_sum(seen.largest_possible(), seen.sum, shared);
+  const unsigned long long key = block_max(seen.key(), shared);
   if (threadIdx.x == 0) out[int64_t{blockIdx.y} * parts + blockIdx.x] = {key, log_sum};
 }
 
@@ -130,10 +142,9 @@ __global__ void __launch_bounds__(kTopThreads) top_choices_kernel(const float* l
   __shared__ TopShared shared;
   const float* const row = logits + int64_t{blockIdx.x} * vocab_size;
   TopSeen seen;
-#pragma unroll 8
-  for (int i = threadIdx.x; i < vocab_size; i += kTopThreads) add_to(seen, row[i], i);
-  const float log_sum = block_log_sum(seen.largest, seen.sum, shared);
-  unsigned long long key = block_max(seen.best, shared);
+  see(seen, row, 0, vocab_size);
+  const float log_sum = block_log_sum(seen.largest_possible(), seen.sum, shared);
+  unsigned long long key = block_max(seen.key(), shared);
   for (int k = 0;; ++k) {
     if (threadIdx.x == 0) out[int64_t{blockIdx.x} * topk + k] = choice_of(key, log_sum, tokens);
     if (k + 1 == topk) return;
