@@ -4,7 +4,8 @@
 //
 // Persistent CTAs take tile after tile: weight rows of an expert change fastest, so that CTAs that run together read the
 // same places from the L2 cache. One thread brings stages ahead, across tiles, a warpgroup multiplies. Tiles of many places
-// are for expert_wide.cuh.
+// are for expert_wide.cuh; where they are not yet worth it, but places are a good part of what is read, two warpgroups of a CTA
+// share them, each with weight rows of its own.
 //
 // Where few tiles leave most CTAs without one, those of a cluster share a tile's depth (kSplit). Each of them adds up and writes
 // some runs of 8 places, whose sums the others send to its shared memory.
@@ -38,33 +39,40 @@ struct Args : ExpertGemmArgs {
 constexpr int kRowBytes = kExpertRowBytes;
 constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024;  // these of each CTA
 constexpr int kFewTilePlaces = 64;
-constexpr int kConsumers = 128, kThreads = kConsumers + 32;
-constexpr int kRows = 64;                       // weight rows of a tile
+constexpr int kGroupThreads = 128, kGroupRows = 64;  // of a warpgroup, weight rows of a tile
 constexpr int kBoxPlaces = 8, kBoxColumns = 64;
 constexpr int kCtas = 2;                        // of an SM, where tiles may have many places or share their depth
+constexpr int kManyCtas = 3;                    // where so many run all tiles of shared rows at once
 
 constexpr int kMostSharers = 8;                 // CTAs of a cluster
 constexpr int kLeastSharedChunks = 4;           // of the depth, for each
 constexpr int kRun = 8;                         // places whose sums one of them adds up: 4 of a thread
-constexpr int kRunBytes = kConsumers * 16;
+constexpr int kRunBytes = kGroupThreads * 16;
 
-// CTAs of one warpgroup. Tiles of up to kMostPlaces places: where these are few, more weights are on their way.
-template <class Element_, bool kFp8_, Glu kGlu_, int kMostPlaces_, bool kSplit_ = false>
-struct Config {
+// Tiles of up to kMostPlaces places: where these are few, more weights are on their way.
+template <class Element_, bool kFp8_, Glu kGlu_, int kMostPlaces_>
+struct Tiles {
   using Element = Element_;     // of y, and of 16-bit operands
   static constexpr int kMostPlaces = kMostPlaces_;
   static constexpr bool kFp8 = kFp8_;
   static constexpr Glu kGlu = kGlu_;
+  static constexpr int kUsualCtas = kMostPlaces == kNarrowTilePlaces ? 4 : kCtas;  // of an SM
+};
+
+template <class T, bool kSplit_ = false, int kResident_ = kSplit_ ? kCtas : T::kUsualCtas, int kGroups_ = 1>
+struct Config : T {
   static constexpr bool kSplit = kSplit_;
-  static constexpr int kGroups = 1;
+  static constexpr int kResident = kResident_;  // CTAs of an SM
+  static constexpr int kGroups = kGroups_;      // warpgroups, which share places
+  static constexpr int kRows = kGroups * kGroupRows;  // weight rows of a tile
+  static constexpr int kConsumers = kGroups * kGroupThreads, kThreads = kConsumers + 32;
   static constexpr int kWeightBytes = kRows * kRowBytes;
-  static constexpr int kStageBytes = kWeightBytes + kMostPlaces * kRowBytes;
-  static constexpr int kStagingBytes = kMostPlaces <= kPassPlaces ? kPassBytes : 2 * kPassBytes;
-  static constexpr int kResident = kMostPlaces == kNarrowTilePlaces && !kSplit ? 4 : kCtas;  // CTAs of an SM
+  static constexpr int kStageBytes = kWeightBytes + T::kMostPlaces * kRowBytes;
+  static constexpr int kStagingBytes = T::kMostPlaces <= kPassPlaces ? kPassBytes : 2 * kPassBytes;
   static constexpr int kRoomBytes = kSmBytes / kResident - kReservedBytes;
   static constexpr int kSumsBytes = kSplit ? (kMostSharers - 1) * kRunBytes : 0;  // with fewer sharers, no more
-  static constexpr int kStages = (kRoomBytes - kStagingBytes - kSumsBytes - 8) / (kStageBytes + kBarrierBytes);
-  static_assert(kStages >= 4);
+  static constexpr int kStages = (kRoomBytes - kGroups * kStagingBytes - kSumsBytes - 8) / (kStageBytes + kBarrierBytes);
+  static_assert(kStages >= 4 && (!kSplit || kGroups == 1));
 };
 
 template <class C>
@@ -117,7 +125,7 @@ __device__ __forceinline__ int boxes_of(const ExpertTile& tile) { return (tile.c
 template <class C>
 __device__ __forceinline__ void bring_weights(const Args& a, const Ring<C>& ring, const Walk<C>& walk, int chunk, u64 policy) {
   ptx::mbarrier_arrive_expect_tx(ring.full(), C::kWeightBytes + boxes_of(walk.tile) * kBoxPlaces * kRowBytes);
-  ptx::tma_load_4d(ring.at(), &a.w, ring.full(), chunk * kBoxColumns, walk.row * kRows, walk.tile.expert, 0, policy);
+  ptx::tma_load_4d(ring.at(), &a.w, ring.full(), chunk * kBoxColumns, walk.row * C::kRows, walk.tile.expert, 0, policy);
 }
 
 template <class C>
@@ -157,9 +165,13 @@ __device__ void bring(const Args& a, Ring<C> ring) {
   }
 }
 
+template <class C>
+__device__ __forceinline__ int warpgroup() { return C::kGroups > 1 ? static_cast<int>(threadIdx.x) / kGroupThreads : 0; }
+
 template <class C, int kPlaces>
 __device__ __forceinline__ void multiply(u32 stage, bool add, float (&sum)[kPlaces / 2]) {
-  const u32 w = ptx::wgmma_descriptor(stage, 0), x = ptx::wgmma_descriptor(stage + C::kWeightBytes, 0);
+  const u32 w = ptx::wgmma_descriptor(stage + warpgroup<C>() * kGroupRows * kRowBytes, 0);
+  const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes, 0);
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
@@ -178,7 +190,7 @@ __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const W
 #pragma unroll
   for (float& value : sum) value = 0;  // not by the first WGMMA: ptxas would keep the sums of all widths at once
   if constexpr (C::kFp8) {
-    const ExpertFp8Scales<C> scales(a, walk.tile.expert, walk.row * kRows);
+    const ExpertFp8Scales<C> scales(a, walk.tile.expert, walk.row * C::kRows);
     float part[kPlaces / 2];
     for (int i = 0; i < depth.count; ++i, ring.next()) {
       const float first = scales.of_chunk(0, depth.begin + i), second = scales.of_chunk(1, depth.begin + i);
@@ -276,7 +288,7 @@ __device__ __forceinline__ void write_own(const Args& a, const Walk<C>& walk, u3
     float own[4] = {sum[4 * run], sum[4 * run + 1], sum[4 * run + 2], sum[4 * run + 3]};
     shared.add(a, run, own);
     const ExpertTile tile = {walk.tile.expert, walk.tile.first + run * kRun, min(kRun, places - run * kRun), 0};
-    const ExpertOut<C, kRun> out = {a, tile, staging, 0, walk.row * kRows};
+    const ExpertOut<C, kRun> out = {a, tile, staging, 0, walk.row * C::kRows};
     out.add_bias(own);
     out.write(own);
   }
@@ -289,7 +301,8 @@ __device__ __forceinline__ Ring<C> run_tile(const Args& a, Ring<C> ring, const W
   if constexpr (C::kSplit) {
     write_own<C, kPlaces>(a, walk, ring.staging(0), shared, sum);
   } else {
-    const ExpertOut<C, kPlaces> out = {a, walk.tile, ring.staging(0), 0, walk.row * kRows};
+    const int group = warpgroup<C>();
+    const ExpertOut<C, kPlaces> out = {a, walk.tile, ring.staging(group), group, walk.row * C::kRows + group * kGroupRows};
     out.add_bias(sum);
     out.write(sum);
   }
@@ -307,14 +320,14 @@ __device__ __forceinline__ Ring<C> run_tile_of(const Args& a, Ring<C> ring, cons
 }
 
 template <class C>
-__global__ void __launch_bounds__(kThreads, C::kResident) expert_gemm_kernel(const __grid_constant__ Args a) {
+__global__ void __launch_bounds__(C::kThreads, C::kResident) expert_gemm_kernel(const __grid_constant__ Args a) {
   extern __shared__ __align__(1024) char memory[];
   Ring<C> ring(memory);
   const SumsOfSharers<C> shared(memory);
-  if (threadIdx.x == kConsumers) {
+  if (threadIdx.x == C::kConsumers) {
     ptx::tensor_map_prefetch(&a.w);
     ptx::tensor_map_prefetch(&a.x);
-    ring.init_barriers(kConsumers / 32);
+    ring.init_barriers(C::kConsumers / 32);
     if constexpr (C::kSplit) shared.init();
   }
   if constexpr (C::kSplit) {
@@ -323,8 +336,8 @@ __global__ void __launch_bounds__(kThreads, C::kResident) expert_gemm_kernel(con
   } else {
     __syncthreads();
   }
-  if (threadIdx.x >= kConsumers) {
-    if (threadIdx.x == kConsumers) bring<C>(a, ring);
+  if (threadIdx.x >= C::kConsumers) {
+    if (threadIdx.x == C::kConsumers) bring<C>(a, ring);
   } else {
     wait_for_predecessor();
     for (Walk<C> walk(a); walk.valid(); walk.next(a)) ring = run_tile_of<C>(a, ring, walk, shared);
@@ -332,11 +345,20 @@ __global__ void __launch_bounds__(kThreads, C::kResident) expert_gemm_kernel(con
 }
 
 template <class C>
-void launch(const Args& args, unsigned ctas, cudaStream_t stream) {
+void launch(Args& args, const ExpertGemmCall& call, int64_t ctas, cudaStream_t stream) {
+  const ExpertWeights& weights = call.weights;
+  const int64_t columns = weights.cols / (C::kFp8 ? 2 : 1);  // one-byte elements are taken by twos
+  const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, columns};
+  if (cuda::make_stack_map(&args.w, stack, C::kRows) != cudaSuccess ||
+      cuda::make_matrix_map(&args.x, call.x, args.x_rows, columns, kBoxPlaces) != cudaSuccess) {
+    return;  // the driver is older than the chip: expert_gemm_takes() has asked
+  }
   constexpr int kBytes = Ring<C>::kSmemBytes + SumsOfSharers<C>::kBytes;
   static SharedMemoryLimit limit;
   limit.raise(expert_gemm_kernel<C>, kBytes);  // where this fails, so does the launch
-  launch_dependent({ctas, kThreads, kBytes, stream, static_cast<unsigned>(args.sharers)}, expert_gemm_kernel<C>, args);
+  const int64_t most = C::kSplit ? ctas : std::min<int64_t>(ctas, int64_t{C::kResident} * num_sms());
+  launch_dependent({static_cast<unsigned>(most), C::kThreads, kBytes, stream, static_cast<unsigned>(args.sharers)},
+                   expert_gemm_kernel<C>, static_cast<const Args&>(args));
 }
 
 // CTAs share the depth of tiles where so many would leave half of the CTAs or more without one.
@@ -346,36 +368,54 @@ void share_depth(Args& args, int64_t tiles) {
   while (sharers < kMostSharers && 2 * sharers * tiles <= ctas && args.chunks >= 2 * sharers * kLeastSharedChunks) sharers *= 2;
 }
 
-template <class Element, bool kFp8, Glu kGlu, int kMostPlaces>
+// Whether so many tiles, each by `sharers` CTAs, run at once by kManyCtas of an SM, but not by kCtas.
+bool only_many_ctas_hold(int64_t tiles, int sharers) {
+  return tiles * sharers > int64_t{kCtas} * num_sms() && tiles * sharers <= int64_t{kManyCtas} * num_sms();
+}
+
+// Whether two warpgroups of a CTA pay: experts have many places, and hardly a CTA has rows for one alone.
+bool broad_tiles_pay(const ExpertGemmCall& call) {
+  constexpr int64_t kManyPlaces = 28, kManyRows = 1024;
+  return call.places >= kManyPlaces * call.weights.experts &&
+         (call.weights.rows % (2 * kGroupRows) == 0 || call.weights.rows >= kManyRows);
+}
+
+template <class T>
 void launch_tiles(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
   const int64_t few = call.few_tiles * args.row_tiles;
-  if (few > 0) share_depth(args, few);
-  if (args.sharers > 1) {
-    return launch<Config<Element, kFp8, kGlu, kMostPlaces, true>>(args, static_cast<unsigned>(few * args.sharers), stream);
+  const int64_t tiles = args.row_tiles * (call.tile_places == kSharedRows
+                                              ? call.places / kSharedRows
+                                              : most_expert_tiles(call.places, call.weights.experts, call.tile_places));
+  if constexpr (T::kMostPlaces == kSharedRows) {
+    if (only_many_ctas_hold(tiles, 1)) return launch<Config<T, false, kManyCtas>>(args, call, tiles, stream);
+    if (few > 0 && only_many_ctas_hold(few, 2) && args.chunks >= 4 * kLeastSharedChunks) {
+      args.sharers = 2;
+      return launch<Config<T, true, kManyCtas>>(args, call, 2 * few, stream);
+    }
   }
-  using C = Config<Element, kFp8, kGlu, kMostPlaces>;
-  if (kMostPlaces == kFewTilePlaces && !kFp8) args.together = 2;  // narrow tiles are slower so
-  const int64_t tiles = call.tile_places == kSharedRows ? call.places / kSharedRows
-                                                        : most_expert_tiles(call.places, call.weights.experts, call.tile_places);
-  launch<C>(args, static_cast<unsigned>(std::min<int64_t>(tiles * args.row_tiles, int64_t{C::kResident} * num_sms())), stream);
+  if (few > 0) share_depth(args, few);
+  if (args.sharers > 1) return launch<Config<T, true>>(args, call, few * args.sharers, stream);
+  if constexpr (T::kMostPlaces == kFewTilePlaces && !T::kFp8) {
+    args.together = 2;  // narrow tiles are slower so
+    if (broad_tiles_pay(call)) {
+      using Broad = Config<T, false, kCtas, 2>;
+      args.row_tiles = static_cast<int>((call.weights.rows + Broad::kRows - 1) / Broad::kRows);
+      return launch<Broad>(args, call, tiles, stream);
+    }
+  }
+  launch<Config<T>>(args, call, tiles, stream);
 }
 
 template <class Element, bool kFp8, Glu kGlu>
 void launch(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
-  const ExpertWeights& weights = call.weights;
-  const int64_t columns = weights.cols / (kFp8 ? 2 : 1);  // one-byte elements are taken by twos
-  const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, columns};
-  if (cuda::make_stack_map(&args.w, stack, kRows) != cudaSuccess ||
-      cuda::make_matrix_map(&args.x, call.x, args.x_rows, columns, kBoxPlaces) != cudaSuccess) {
-    return;  // the driver is older than the chip: expert_gemm_takes() has asked
-  }
-  args.row_tiles = static_cast<int>((weights.rows + kRows - 1) / kRows);
+  const int64_t columns = call.weights.cols / (kFp8 ? 2 : 1);
+  args.row_tiles = static_cast<int>((call.weights.rows + kGroupRows - 1) / kGroupRows);
   args.chunks = static_cast<int>((columns + kBoxColumns - 1) / kBoxColumns);
   if constexpr (!kFp8) {
-    if (call.tile_places == kSharedRows) return launch_tiles<Element, kFp8, kGlu, kSharedRows>(args, call, stream);
-    if (call.tile_places == kNarrowTilePlaces) return launch_tiles<Element, kFp8, kGlu, kNarrowTilePlaces>(args, call, stream);
+    if (call.tile_places == kSharedRows) return launch_tiles<Tiles<Element, kFp8, kGlu, kSharedRows>>(args, call, stream);
+    if (call.tile_places == kNarrowTilePlaces) return launch_tiles<Tiles<Element, kFp8, kGlu, kNarrowTilePlaces>>(args, call, stream);
   }
-  launch_tiles<Element, kFp8, kGlu, kFewTilePlaces>(args, call, stream);
+  launch_tiles<Tiles<Element, kFp8, kGlu, kFewTilePlaces>>(args, call, stream);
 }
 
 template <class Element, bool kFp8>

@@ -305,6 +305,7 @@ std::vector<GemmCase> gemm_cases() {
     out.push_back({way, {32, 4, 2880, 2880, 9, DType::bf16, GluActivation::swiglu_oai}, Split::even, true});
     out.push_back({way, {8, 2, 192, 320, 70, DType::f16, GluActivation::gelu_tanh}});
     out.push_back({way, {512, 10, 128, 64, 200}});
+    out.push_back({way, {8, 2, 1032, 520, 130, DType::bf16, GluActivation::swiglu_oai}, Split::even, true});  // two warpgroups a tile
   }
   out.push_back({Way::tiles, {8, 2, 192, 320, 70, DType::f32}});
   for (const int64_t rows : {9, 37, 120}) {  // 1 to 8 runs of 8 places, 2, 4 and 8 CTAs
