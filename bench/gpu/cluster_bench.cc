@@ -13,6 +13,7 @@
 #include "cuda_bench.h"
 #include "ops/cuda/cluster_gemm.h"
 #include "ops/cuda/gemm.h"
+#include "ops/cuda/wide_gemm.h"
 
 using namespace warpweave;
 using namespace warpweave::gpu;
@@ -31,7 +32,7 @@ struct Shape {
 };
 constexpr Shape kShapes[] = {{"MLA in", 3648, 2048, DType::bf16, false},   {"MLA o", 2048, 2048, DType::f32, true},
                              {"GDN in", 12352, 2048, DType::bf16, false},  {"GDN out", 2048, 4096, DType::f32, true},
-                             {"gated qkv", 9216, 2048, DType::bf16, false}, {"router 64", 64, 2048, DType::f32, false},
+                             {"gated qkv", 9216, 2048, DType::bf16, false},   {"qkv", 5120, 2048, DType::bf16, false}, {"router 64", 64, 2048, DType::f32, false},
                              {"router 512", 512, 2048, DType::f32, false}, {"head", 102400, 2048, DType::f32, false}};
 
 struct Way {
@@ -80,6 +81,16 @@ class Bench {
       ways.push_back({fmt::format("{}x{}/{}{}{}", plan.rows, plan.tile, plan.splits, plan == cluster_plan(call) ? "*" : "",
                                   error < 0.04 ? "" : fmt::format(" WRONG {:.2g}", error)),
                       [this, run_plan](int i) { norm({}), run_plan(i); }});
+    }
+    if (wide_gemm_takes(call) && shape.n <= 20000) {
+      for (const WidePlan& plan : all_wide_plans(call)) {
+        const auto run_plan = [this, plan](int i) {
+          GpuLinear of_copy;
+          wide_gemm(call_of(i, of_copy), plan, stream_.get());
+        };
+        ways.push_back({fmt::format("wide {}{}", plan.tile_columns, plan.share == WideShare::weights ? "w" : "i"),
+                        [this, run_plan](int i) { norm({}), run_plan(i); }});
+      }
     }
     time(ways);
     std::sort(ways.begin() + 2, ways.end(), [](const Way& a, const Way& b) { return a.us[0] < b.us[0]; });

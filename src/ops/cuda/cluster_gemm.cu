@@ -344,11 +344,12 @@ ClusterPlan cluster_plan(const GemmCall& call) {
 }
 
 bool cluster_gemm_pays(const GemmCall& call) {
-  constexpr int64_t kFewRows = 64, kSomeRows = 128, kMostColumns = 16384, kMostLogits = 1024, kNarrow = 2560, kShallow = 2560;
+  constexpr int64_t kFewRows = 64, kSomeRows = 128, kMostColumns = 16384, kMostLogits = 1024, kNarrow = 2560, kShallow = 2560,
+                    kSomeColumns = 4096;
   if (call.rows <= kSmallGemmRows || !cluster_gemm_takes(call)) return false;
   const int64_t columns = call.linear->out_features, depth = call.linear->in_features;
   if (call.accumulate) return call.rows <= kSomeRows && columns <= kNarrow && (call.rows > kFewRows || depth <= kShallow);
-  if (call.rows > kSomeRows) return depth <= kShallow && waves_of(call, cluster_plan(call)) == 1;
+  if (call.rows > kSomeRows) return depth <= kShallow && columns <= kSomeColumns && waves_of(call, cluster_plan(call)) == 1;
   return columns <= (call.y_dtype == DType::f32 ? kMostLogits : kMostColumns);
 }
 
