@@ -10,6 +10,8 @@
 namespace warpweave {
 namespace {
 
+constexpr int kStatesBlockRows = 64;  // of hidden states that are added up
+
 // Whether anything is made of the logits of these rows.
 bool wants_logits(const DeviceStep& step, int first, int count) {
   const auto inside = [&](const auto& task) { return task.logits_row >= first && task.logits_row < first + count; };
@@ -233,8 +235,8 @@ void DeviceWorker::take_states(DeviceStep& step) {
       parts_.model->states(task.logits_row, task.rows, task.values.data(), *parts_.team);
       continue;
     }
-    for (int done = 0; done < task.rows; done += kLogitsBlockRows) {
-      const int count = std::min(kLogitsBlockRows, task.rows - done);
+    for (int done = 0; done < task.rows; done += kStatesBlockRows) {
+      const int count = std::min(kStatesBlockRows, task.rows - done);
       states_.resize(count * hidden);
       parts_.model->states(task.logits_row + done, count, states_.data(), *parts_.team);
       for (size_t i = 0; i < states_.size(); ++i) task.values[i % hidden] += states_[i];
@@ -242,23 +244,42 @@ void DeviceWorker::take_states(DeviceStep& step) {
   }
 }
 
+// Behind the last row of the block that begins at `first`: a proposal's rows stay together.
+int DeviceWorker::block_end(const DeviceStep& step, int first, int rows) const {
+  const int end = std::min(rows, first + WidestStep::logits_block_rows(parts_.model->config().vocab_size));
+  if (step.proposals.empty() || end == rows) return end;
+  for (size_t row = 0; row < step.sample_slots.size(); ++row) {
+    const int slot = step.sample_slots[row];
+    if (slot < 0) continue;
+    const int begin = step.sample_rows[slot].logits_row;
+    const int behind = begin + 1 + proposal_of(step.proposals, row).size();
+    if (begin < end && end < behind) return begin > first ? begin : behind;
+  }
+  return end;
+}
+
 // Logits block by block, each used before the next takes its place.
 void DeviceWorker::take_logits(DeviceStep& step) {
   const int rows = static_cast<int>(step.builder.batch().logits_rows.size());
-  const int block_rows = !step.proposals.empty()
-                             ? rows  // a proposal's rows are taken together
-                             : std::max<int>(kLogitsBlockRows, static_cast<int>(step.sample_rows.size()));
-  for (int first = 0; first < rows; first += block_rows) {
-    const int count = std::min(block_rows, rows - first);
+  const bool verifies = !step.proposals.empty() && !step.sample_rows.empty();
+  if (verifies) walk_.start(step);
+  for (int first = 0, count; first < rows; first += count) {
+    count = block_end(step, first, rows) - first;
     if (!wants_logits(step, first, count)) continue;
     const size_t values = static_cast<size_t>(count) * parts_.model->config().vocab_size;
     if (logits_.size() < values) logits_.resize(values);
     best_.resize(count);
     parts_.model->logits(first, count, {.values = logits_.data(), .best = best_.data()}, *parts_.team);
     if (first + count == rows) forward_end_ = SteadyClock::now();
-    sample_block(first, count, step);
+    if (verifies) {
+      walk_.enter(first, count);
+      sample_walk(step, {logits_, best_, parts_.model->config().vocab_size}, first, sampler_, walk_);
+    } else {
+      sample_block(first, count, step);
+    }
     compute_input_logprobs(first, count, step);
   }
+  if (verifies) walk_.finish(step);
 }
 
 // The K/V of accepted nodes of a tree goes to where the next tokens expect it, and recurrent states behind them.
@@ -271,10 +292,6 @@ Status DeviceWorker::keep_accepted(const DeviceStep& step) {
 }
 
 void DeviceWorker::sample_block(int first_row, int rows, DeviceStep& step) {
-  if (!step.proposals.empty()) {
-    sample_and_verify(step, {logits_, best_, parts_.model->config().vocab_size}, sampler_, walk_);
-    return;
-  }
   block_slots_.clear();
   block_rows_.clear();
   for (size_t slot = 0; slot < step.sample_rows.size(); ++slot) {

@@ -42,8 +42,6 @@ class DeviceWorker : public DeviceRunner {
   DeviceWorker(const DeviceWorker&) = delete;
   DeviceWorker& operator=(const DeviceWorker&) = delete;
 
-  // Logits that are held at once whatever a step wants of them.
-  static constexpr int kLogitsBlockRows = 64;
   // Runs a made-up step of that size on the device's thread, so that the buffers of a step are as large as they will
   // be. Before the first launch(). Gives the bytes that became resident. Errors: `unavailable` where memory does not
   // suffice.
@@ -69,6 +67,7 @@ class DeviceWorker : public DeviceRunner {
   void run_or_fail(DeviceStep& step) noexcept;
   void run(DeviceStep& step);
   void take_states(DeviceStep& step);
+  int block_end(const DeviceStep& step, int first, int rows) const;
   void take_logits(DeviceStep& step);
   void sample_block(int first_row, int rows, DeviceStep& step);
   Status keep_accepted(const DeviceStep& step);

@@ -324,6 +324,36 @@ TEST(Engine, SeededSamplingDoesNotDependOnTheBatch) {
   for (int i = 1; i < 8; i += 2) EXPECT_EQ(answers["r" + std::to_string(i)].ids, answers["alone"].ids);
 }
 
+// Logits are made block by block: each request reads its own rows, and a proposal's are in one block.
+TEST(Engine, MoreRequestsThanABlockOfLogitsSampleAsAlone) {
+  constexpr int kRequests = 300;
+  const auto request_of = [](int i, const std::string& rid) {
+    GenerateRequest request = greedy(rid, {20 + i, 30, 40, 20 + i, 30, 40, 20 + i, 30}, 8);
+    request.sampling.temperature = i % 3 == 0 ? 0.0f : 1.0f;
+    request.sampling.seed = i;
+    return request;
+  };
+  for (const char* algorithm : {"", "NGRAM"}) {
+    ServerArgs args;
+    args.max_running_requests = kRequests;
+    args.speculative_algorithm = algorithm;
+    ServedModel served = serve(args);
+    Collector together, alone;
+    for (int i = 0; i < kRequests; ++i) {
+      const std::string rid = std::to_string(i);
+      ASSERT_TRUE(served.engine->submit(request_of(i, rid), together.sink(rid)).ok());
+    }
+    together.wait(kRequests);
+    int done = 0;
+    for (int i = 0; i < kRequests; i += 23) {
+      const std::string rid = "alone" + std::to_string(i);
+      ASSERT_TRUE(served.engine->submit(request_of(i, rid), alone.sink(rid)).ok());
+      alone.wait(++done);
+      EXPECT_EQ(together[std::to_string(i)].ids, alone[rid].ids) << i << algorithm;
+    }
+  }
+}
+
 TEST(Engine, TinyPoolRetractsAndStillAnswersEverybody) {
   ServerArgs args;
   args.max_total_tokens = 96;

@@ -36,6 +36,14 @@ void VerifyWalk::start(const DeviceStep& step) {
   }
 }
 
+void VerifyWalk::enter(int first_row, int rows) {
+  active_.clear();
+  for (size_t slot = 0; slot < paths_.size(); ++slot) {
+    const int row = paths_[slot].first_logits_row - first_row;
+    if (row >= 0 && row < rows) active_.push_back(static_cast<int>(slot));
+  }
+}
+
 void VerifyWalk::advance(std::span<SampledRow> sampled) {
   size_t staying = 0;
   for (size_t i = 0; i < active_.size(); ++i) {
@@ -102,16 +110,16 @@ void observed_rows(const DeviceStep& step, const VerifyWalk& walk, std::vector<O
   }
 }
 
-void sample_and_verify(DeviceStep& step, const SampleLogits& logits, Sampler& sampler, VerifyWalk& walk) {
+void sample_walk(const DeviceStep& step, const SampleLogits& logits, int first_row, Sampler& sampler,
+                 VerifyWalk& walk) {
   std::vector<SampleRow> rows;
   std::vector<SampledRow> sampled;
   std::vector<std::vector<int32_t>> guesses(step.sample_rows.size());
-  walk.start(step);
   while (!walk.slots().empty()) {
     rows.clear();
     for (const int slot : walk.slots()) {
       SampleRow& row = rows.emplace_back(step.sample_rows[slot]);
-      row.logits_row = walk.logits_row(slot);
+      row.logits_row = walk.logits_row(slot) - first_row;
       row.position += walk.depth(slot);
       if (row.accept.lossless()) continue;
       walk.guesses(slot, guesses[slot]);
@@ -121,6 +129,11 @@ void sample_and_verify(DeviceStep& step, const SampleLogits& logits, Sampler& sa
     sampler.sample(rows, logits, sampled);
     walk.advance(sampled);
   }
+}
+
+void sample_and_verify(DeviceStep& step, const SampleLogits& logits, Sampler& sampler, VerifyWalk& walk) {
+  walk.start(step);
+  sample_walk(step, logits, 0, sampler, walk);
   walk.finish(step);
 }
 

@@ -21,6 +21,8 @@ class VerifyWalk {
  public:
   // Begins at node 0 of every slot.
   void start(const DeviceStep& step);
+  // Leaves the slots that begin at one of these rows of logits, so that a step is walked block by block.
+  void enter(int first_row, int rows);
 
   // The slots that are not through, and the logits row at which each stands.
   std::span<const int> slots() const { return active_; }
@@ -86,7 +88,11 @@ class VerifyWalk {
 // What became of each row of a step that is done, for the draft model. `out` points into both.
 void observed_rows(const DeviceStep& step, const VerifyWalk& walk, std::vector<ObservedRow>& out);
 
-// Samples on the host from logits that hold all rows of the step.
+// Samples on the host from logits that hold all rows of the walk's slots, beginning with row `first_row` of the step.
+void sample_walk(const DeviceStep& step, const SampleLogits& logits, int first_row, Sampler& sampler,
+                 VerifyWalk& walk);
+
+// All of a step, from logits that hold all its rows.
 void sample_and_verify(DeviceStep& step, const SampleLogits& logits, Sampler& sampler, VerifyWalk& walk);
 
 }  // namespace warpweave

@@ -5,8 +5,12 @@
 
 namespace warpweave {
 
-WidestStep WidestStep::of(const SchedulerConfig& config, const BatchCache& cache, int vocab_size,
-                          int least_logits_rows) {
+int WidestStep::logits_block_rows(int vocab_size) {
+  const int64_t fitting = kBlockBytes / (int64_t{sizeof(float)} * std::max(1, vocab_size));
+  return static_cast<int>(std::clamp<int64_t>(fitting, kLeastBlockRows, kMostBlockRows));
+}
+
+WidestStep WidestStep::of(const SchedulerConfig& config, const BatchCache& cache, int vocab_size) {
   WidestStep out;
   out.cache = cache;
   out.num_pages = config.num_pages;
@@ -15,10 +19,7 @@ WidestStep WidestStep::of(const SchedulerConfig& config, const BatchCache& cache
   int64_t rows = std::min(Scheduler::max_tokens_per_step(config), int64_t{kMostRows});
   if (out.state_slots > 0) rows = std::min(rows, int64_t{out.state_slots} * out.request_rows);
   out.rows = static_cast<int>(rows);
-  const int64_t sampled = config.max_running_requests + Scheduler::max_step_proposals(config);
-  const int64_t fitting = kMostLogitsBytes / (int64_t{sizeof(float)} * std::max(1, vocab_size));
-  out.logits_rows = static_cast<int>(std::min({std::max<int64_t>(sampled, least_logits_rows),
-                                               std::max<int64_t>(fitting, 1), rows}));
+  out.logits_rows = static_cast<int>(std::min<int64_t>(logits_block_rows(vocab_size), rows));
   return out;
 }
 

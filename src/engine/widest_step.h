@@ -20,7 +20,8 @@ namespace warpweave {
 
 struct WidestStep {
   static constexpr int kMostRows = 2048;
-  static constexpr int64_t kMostLogitsBytes = int64_t{64} << 20;
+  static constexpr int kLeastBlockRows = 64, kMostBlockRows = 128;
+  static constexpr int64_t kBlockBytes = int64_t{32} << 20;
 
   int rows = 0;             // of all requests: prompts' and decoding ones, proposals among them
   int logits_rows = 0;      // whose logits are held at once; at most `rows`
@@ -30,8 +31,11 @@ struct WidestStep {
   BatchCache cache;
   const LoraAdapter* adapter = nullptr;  // of all rows; null: none are served
 
-  // `least_logits_rows` are held at once whatever the step is. `config` says pages and slots, too.
-  static WidestStep of(const SchedulerConfig& config, const BatchCache& cache, int vocab_size, int least_logits_rows);
+  // `config` says pages and slots, too.
+  static WidestStep of(const SchedulerConfig& config, const BatchCache& cache, int vocab_size);
+  // Rows whose logits are made, read and forgotten together: enough for the head's GEMM to take longer than reading its
+  // weights, and not so many that large vocabularies take much memory.
+  static int logits_block_rows(int vocab_size);
 };
 
 // Its arrays, for a forward that writes no K/V and whose results mean nothing.

@@ -23,17 +23,17 @@ SchedulerConfig flags() {
 
 TEST(WidestStep, HasTheRowsThatTheFlagsAllow) {
   SchedulerConfig config = flags();
-  WidestStep widest = WidestStep::of(config, {}, 1000, 64);
+  WidestStep widest = WidestStep::of(config, {}, 1000);
   EXPECT_EQ(widest.rows, 256 + 8 + 64);
-  EXPECT_EQ(widest.logits_rows, 8 + 64);
+  EXPECT_EQ(widest.logits_rows, 128);
 
   config.max_proposals = 0;
-  widest = WidestStep::of(config, {}, 1000, 64);
+  widest = WidestStep::of(config, {}, 1000);
   EXPECT_EQ(widest.rows, 256 + 8);
-  EXPECT_EQ(widest.logits_rows, 64) << "of prompts that want log-probabilities";
+  EXPECT_EQ(widest.logits_rows, 128);
 
   config.state_slots = 2;
-  EXPECT_EQ(WidestStep::of(config, {}, 1000, 64).rows, 200) << "two requests of the context";
+  EXPECT_EQ(WidestStep::of(config, {}, 1000).rows, 200) << "two requests of the context";
 }
 
 // Beyond its bounds memory is taken when it is needed.
@@ -41,23 +41,38 @@ TEST(WidestStep, IsBounded) {
   SchedulerConfig config = flags();
   for (const int chunk : {-1, 100'000}) {
     config.chunked_prefill_size = chunk;
-    EXPECT_EQ(WidestStep::of(config, {}, 1000, 64).rows, WidestStep::kMostRows);
+    EXPECT_EQ(WidestStep::of(config, {}, 1000).rows, WidestStep::kMostRows);
   }
   // The flags' own bounds.
   config.max_running_requests = config.max_prefill_tokens = std::numeric_limits<int>::max();
   for (const int chunk : {-1, std::numeric_limits<int>::max()}) {
     config.chunked_prefill_size = chunk;
-    EXPECT_EQ(WidestStep::of(config, {}, 1000, 64).rows, WidestStep::kMostRows);
+    EXPECT_EQ(WidestStep::of(config, {}, 1000).rows, WidestStep::kMostRows);
   }
   config.max_running_requests = 4096;
-  const WidestStep widest = WidestStep::of(config, {}, 200'000, 64);
-  EXPECT_LE(widest.logits_rows * int64_t{200'000} * 4, WidestStep::kMostLogitsBytes);
+  const WidestStep widest = WidestStep::of(config, {}, 200'000);
+  EXPECT_LE(widest.logits_rows * int64_t{200'000} * 4, int64_t{64} << 20);
   EXPECT_GE(widest.logits_rows, 64);
+}
+
+// Rows are sampled block by block: the memory does not grow with the requests.
+TEST(WidestStep, LogitsOfManyRequestsTakeNoMoreThanABlock) {
+  SchedulerConfig config = flags();
+  config.chunked_prefill_size = 2048;
+  config.max_running_requests = 1024;
+  for (const int vocab_size : {1000, 49'152, 151'936, 262'144}) {
+    const int rows = WidestStep::of(config, {}, vocab_size).logits_rows;
+    EXPECT_EQ(rows, WidestStep::logits_block_rows(vocab_size)) << vocab_size;
+    EXPECT_GE(rows, 64) << "the head's weights are read once a block";
+    EXPECT_LE(rows, 128);
+  }
+  EXPECT_EQ(WidestStep::logits_block_rows(49'152), 128);
+  EXPECT_EQ(WidestStep::logits_block_rows(151'936), 64);
 }
 
 TEST(WidestStep, ItsBatchIsOneThatBackendsTakeAndWritesNothing) {
   for (const int page_size : {1, 16}) {
-    const WidestStep widest = WidestStep::of(flags(), {.page_size = page_size, .num_groups = 2}, 1000, 64);
+    const WidestStep widest = WidestStep::of(flags(), {.page_size = page_size, .num_groups = 2}, 1000);
     const WidestBatch made_up(widest);
     const ForwardBatch& batch = made_up.batch();
     EXPECT_TRUE(check_batch(batch).ok()) << check_batch(batch).message();

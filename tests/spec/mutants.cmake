@@ -45,8 +45,8 @@ spec_mutant(accepted_kv_goes_the_other_way engine/device_worker.cc
   [[parts_.cache->copy_tokens(from, to, 1); });]]
   [[parts_.cache->copy_tokens(to, from, 1); });]])
 spec_mutant(bonus_from_the_row_before engine/verify.cc
-  [[row.logits_row = walk.logits_row(slot);]]
-  [[row.logits_row = walk.logits_row(slot) - (walk.depth(slot) > 0);]])
+  [[row.logits_row = walk.logits_row(slot) - first_row;]]
+  [[row.logits_row = walk.logits_row(slot) - first_row - (walk.depth(slot) > 0);]])
 spec_mutant(drawn_for_another_position engine/verify.cc
   [[row.position += walk.depth(slot);]]
   [[]])
