@@ -45,7 +45,7 @@ class HostDevice : public LinearDevice {
       recurrent_grid<RecurrentMode::decode>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
       return;
     }
-    decode_grid(p, [&]<class C>() {
+    decode_grid(p, 4, [&]<class C>() {
       const DecodeLaunch launch = decode_launch<C>(p, 4);
       p.decode_blocks = launch.blocks, p.decode_units = launch.units, p.decode_by_turns = launch.by_turns;
       run(launch.blocks, 1, C::kThreads, launch.shared_bytes, [&] { decode_units<C>(p, cuda::smem); });
@@ -169,6 +169,26 @@ TEST(ChunkedLinearKernel, DecodeOfManyUnits) {
           }
         }
       }
+    }
+  }
+}
+
+// A batch is of one form of the kernel, and its first request alone of the other.
+TEST(ChunkedLinearKernel, DecodeGivesARequestTheSameBitsInAnyBatch) {
+  ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::ascending), false);
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    for (int k_dim : {64, 128}) {
+      LinearAttnCase c{.name = "bits", .phase = LinearAttnPhase::decode, .shape = {kind, 1, 2, k_dim, 48}, .lengths = std::vector<int>(8, 1)};
+      c.start = testing_linear::Start::own_slot;
+      testing_linear::LinearAttnProblem all(c), one(c);
+      LinearAttnCall batch = all.call(), alone = one.call();
+      LinearAttnBatch first = *alone.batch;
+      first.num_requests = 1, first.num_tokens = 1;
+      alone.batch = &first;
+      kernel.decode(batch);
+      kernel.decode(alone);
+      for (int i = 0; i < 2 * 48; ++i) EXPECT_EQ(all.out_at(0, i), one.out_at(0, i)) << linear_attn_kind_name(kind) << " " << k_dim << " " << i;
+      EXPECT_EQ(all.recurrent(first.slots[0]), one.recurrent(first.slots[0])) << linear_attn_kind_name(kind) << " " << k_dim;
     }
   }
 }

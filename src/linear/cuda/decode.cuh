@@ -1,7 +1,7 @@
 // Decode of the usual head dims, a stream: the state comes into shared memory by cp.async steps ahead of its use, goes through
 // registers once and back to memory, so that its bytes are under way all the time.
 //
-// A step is kRows rows of one head's state; eight lanes share a row, a thread copies what it will read itself, so that no step
+// A step is kRows rows of one head's state; kLanes lanes share a row, a thread copies what it will read itself, so that no step
 // has a barrier. A unit is a head's steps, or some of them. Blocks take the batch's units by turns, so that what all of them read
 // and write at a time stands close together; or each takes neighbouring ones, where a unit's beginning weighs more than that. At a
 // unit's beginning q, k, v and its gates, asked for a unit ahead, come to shared memory, and the outputs of the unit before go
@@ -13,17 +13,27 @@
 
 namespace warpweave::linear {
 
-template <class State_, int kDim_, bool kKda_>
+// How lanes share rows and blocks a multiprocessor. Sums add up in one order, whatever the form is: a request gets the same bits in
+// any batch.
+struct DecodeFew {  // and any number of requests whose states have 16 bits
+  static constexpr int kLanes = 8, kBlocks = 2;
+};
+struct DecodeMany {
+  static constexpr int kLanes = 16, kBlocks = 3;
+};
+
+template <class State_, int kDim_, bool kKda_, class Form_>
 struct DecodeConfig {
   using State = State_;
   static constexpr int kDim = kDim_;
   static constexpr bool kKda = kKda_;
-  static constexpr int kThreads = 256, kBlocks = 2;             // of a multiprocessor
-  static constexpr int kRows = kThreads / 8;                    // of a step
-  static constexpr int kPieces = kDim / 8 / State::kElements;   // of a row, of one lane, 16 bytes each
-  static constexpr int kValues = kDim / 8;
+  static constexpr int kThreads = 256, kBlocks = Form_::kBlocks;  // of a multiprocessor
+  static constexpr int kLanes = Form_::kLanes;                     // of a row
+  static constexpr int kRows = kThreads / kLanes;                  // of a step
+  static constexpr int kPieces = kDim / kLanes / State::kElements;  // of a row, of one lane, 16 bytes each
+  static constexpr int kValues = kDim / kLanes;
   static constexpr int kStageBytes = kThreads * kPieces * 16;
-  static constexpr int kStages = 48 * 1024 / kStageBytes;       // steps whose state is in shared memory or on its way
+  static constexpr int kStages = 48 * 1024 / kStageBytes;          // steps whose state is in shared memory or on its way
 };
 
 // What a unit's threads share. There are two: a unit fills one while the outputs of the unit before are in the other.
@@ -57,8 +67,8 @@ class DecodeBlock {
  public:
   // Units `first`, first + stride and so on, below `units`; there is at least one.
   WW_DEVICE DecodeBlock(const LinearParams& p, char* shared, int first, int stride, int units)
-      : p_(p), tokens_(reinterpret_cast<DecodeToken*>(shared)), thread_(static_cast<int>(threadIdx.x)), lane_(thread_ % 8),
-        row_(thread_ / 8), steps_(decode_steps_of_head<C>(p)), stride_(stride), units_(units),
+      : p_(p), tokens_(reinterpret_cast<DecodeToken*>(shared)), thread_(static_cast<int>(threadIdx.x)), lane_(thread_ % C::kLanes),
+        row_(thread_ / C::kLanes), steps_(decode_steps_of_head<C>(p)), stride_(stride), units_(units),
         ring_(ptx::smem_address(shared) + kDecodeTokensBytes + thread_ * 16), unit_(first), ask_unit_(first),
         now_(p, first, steps_), asked_(now_) {}
 
@@ -108,7 +118,7 @@ class DecodeBlock {
   WW_DEVICE void fetch_to_l2() const {
     DecodePlace place = asked_;
     for (; place.step < place.end; ++place.step) {
-      if (from_ < 0 || row_of(place) >= p_.v_dim || lane_ >= C::kPieces) continue;
+      if (from_ < 0 || row_of(place) >= p_.v_dim || lane_ >= C::kPieces * C::kLanes / 8) continue;
       ptx::prefetch_l2(address(state_at(from_, place) + lane_ * 7 * State::kElements));  // this lane's line of 128 bytes
     }
   }
@@ -118,7 +128,7 @@ class DecodeBlock {
       const char* const from = there ? address(state_at(from_, asked_)) : static_cast<const char*>(p_.state.data);
 #pragma unroll
       for (int i = 0; i < C::kPieces; ++i) {
-        ptx::cp_async_16(ring_ + ask_stage_ * C::kStageBytes + i * (C::kThreads * 16), there ? from + i * 128 : from, there ? 16 : 0);
+        ptx::cp_async_16(ring_ + ask_stage_ * C::kStageBytes + i * (C::kThreads * 16), there ? from + i * (C::kLanes * 16) : from, there ? 16 : 0);
       }
       ask_stage_ = ask_stage_ + 1 == C::kStages ? 0 : ask_stage_ + 1;
       if (++asked_.step == asked_.end && (ask_unit_ += stride_) < units_) {
@@ -159,28 +169,37 @@ class DecodeBlock {
     }
     if (thread_ < 32) to.beta = beta_of(p_, gates_);
   }
+  // Of a row's products. Sixteen lanes have a sum each of every second piece of eight lanes, which therefore keep two.
+  struct RowSum {
+    float part[2] = {};
+    WW_DEVICE void add(int e, float a, float b) { part[C::kLanes == 8 ? e / State::kElements % 2 : 0] += a * b; }
+    WW_DEVICE float all() const {
+      const float sum = C::kLanes == 8 ? part[0] + part[1] : part[0] + __shfl_xor_sync(~0u, part[0], 8);
+      return eight_sum(sum);
+    }
+  };
   // Every thread's channels of k and q, and what is the same for all rows.
   WW_DEVICE void take_token() {
     const DecodeToken& token = tokens_[turn_];
     take(k_, token.k);
     take(q_, token.q);
     if constexpr (C::kKda) take(decays_, token.decays);
-    float kk = 0, qq = 0, kq = 0;
+    RowSum kk, qq, kq;
 #pragma unroll
-    for (int e = 0; e < C::kValues; ++e) kk += k_[e] * k_[e], qq += q_[e] * q_[e], kq += k_[e] * q_[e];
+    for (int e = 0; e < C::kValues; ++e) kk.add(e, k_[e], k_[e]), qq.add(e, q_[e], q_[e]), kq.add(e, k_[e], q_[e]);
     k_scale_ = 1, q_scale_ = p_.scale;
     if (p_.l2norm) {
-      k_scale_ = rsqrtf(eight_sum(kk) + p_.l2norm_eps);
-      q_scale_ *= rsqrtf(eight_sum(qq) + p_.l2norm_eps);
+      k_scale_ = rsqrtf(kk.all() + p_.l2norm_eps);
+      q_scale_ *= rsqrtf(qq.all() + p_.l2norm_eps);
     }
-    kq_ = eight_sum(kq) * k_scale_;
+    kq_ = kq.all() * k_scale_;
     beta_ = token.beta, decay_ = C::kKda ? 1.0f : token.decay;
   }
   WW_DEVICE void take(float (&to)[C::kValues], const float* row) const {
 #pragma unroll
     for (int i = 0; i < C::kValues / 4; ++i) {
       constexpr int kFours = State::kElements / 4;
-      const float4 four = *reinterpret_cast<const float4*>(row + (i / kFours * 8 + lane_) * State::kElements + i % kFours * 4);
+      const float4 four = *reinterpret_cast<const float4*>(row + (i / kFours * C::kLanes + lane_) * State::kElements + i % kFours * 4);
       to[4 * i] = four.x, to[4 * i + 1] = four.y, to[4 * i + 2] = four.z, to[4 * i + 3] = four.w;
     }
   }
@@ -206,7 +225,8 @@ class DecodeBlock {
     ptx::cp_async_wait<C::kStages - 2>();
     const int row = row_of(now_);
     DecodeToken& token = tokens_[turn_];
-    float s[C::kValues], sk = 0, sq = 0;
+    float s[C::kValues];
+    RowSum sk, sq;
 #pragma unroll
     for (int i = 0; i < C::kPieces; ++i) {
       u32 w[4];
@@ -218,11 +238,11 @@ class DecodeBlock {
 #pragma unroll
     for (int e = 0; e < C::kValues; ++e) {
       if constexpr (C::kKda) s[e] *= decays_[e];
-      sk += s[e] * k_[e], sq += s[e] * q_[e];
+      sk.add(e, s[e], k_[e]), sq.add(e, s[e], q_[e]);
     }
     const float value = row < p_.v_dim ? token.v[row] : 0.0f;
-    const float change = beta_ * (value - decay_ * k_scale_ * eight_sum(sk));
-    const float found = q_scale_ * (decay_ * eight_sum(sq) + change * kq_), times_k = change * k_scale_;
+    const float change = beta_ * (value - decay_ * k_scale_ * sk.all());
+    const float found = q_scale_ * (decay_ * sq.all() + change * kq_), times_k = change * k_scale_;
     if (row >= p_.v_dim) return;
     if (lane_ == 0) token.out[row] = found;
     if (slot_ < 0) return;
@@ -234,7 +254,7 @@ class DecodeBlock {
       for (int e = 0; e < State::kElements; ++e) {
         piece[e] = (C::kKda ? piece[e] : decay_ * piece[e]) + times_k * k_[i * State::kElements + e];
       }
-      State::store(p_.state.data, at + 8 * i * State::kElements, piece);
+      State::store(p_.state.data, at + C::kLanes * i * State::kElements, piece);
     }
   }
 

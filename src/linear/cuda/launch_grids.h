@@ -45,8 +45,9 @@ void recurrent_grid(const LinearParams& p, int multiprocessors, const Run& run) 
 }
 
 // Of decode.cuh. A head's rows are shared out where there are fewer heads than blocks, and in two where a block has no more than
-// kHalvedHeads: 64 requests of 32 heads took 95.6 us so on an H100, 102.3 by whole heads. States of 16 bits come so fast that
-// beginning a unit weighs most: on an H200, 256 requests of 32 heads took 167 us by turns, 147 where each block has neighbours.
+// kHalvedHeads or lanes are 16 a row: 64 requests of 32 heads take 71.4 us so on an H200 and 73.9 by whole heads, 128 of them 137.1
+// and 141.6. States of 16 bits come so fast that beginning a unit weighs most: on an H200, 256 requests of 32 heads took 167 us by
+// turns, 147 where each block has neighbours.
 struct DecodeLaunch {
   int blocks = 0, units = 1, shared_bytes = 0;
   bool by_turns = false;
@@ -57,23 +58,26 @@ constexpr int decode_shared_bytes(int steps) { return kDecodeTokensBytes + std::
 template <class C>
 DecodeLaunch decode_launch(const LinearParams& p, int multiprocessors) {
   const int steps = decode_steps_of_head<C>(p), heads = p.batch.num_requests * p.v_heads, most = C::kBlocks * multiprocessors;
-  const int least = heads <= kHalvedHeads * most ? std::min(2, steps) : 1;
+  const int least = C::kLanes == 16 || heads <= kHalvedHeads * most ? std::min(2, steps) : 1;
   const int units = p.has_norm ? 1 : std::clamp(most / heads, least, steps);
   const int blocks = std::min(heads * units, most), of_block = (heads * units + blocks - 1) / blocks;
   return {blocks, units, decode_shared_bytes<C>(of_block * ((steps + units - 1) / units)), p.state.dtype == DType::f32};
 }
 
+// Eight lanes a row are faster where each of two blocks a multiprocessor has one head at most (8 requests of 32 heads: 11.6 us on an
+// H200, 13.0 by 16 lanes), sixteen and three blocks where there are more (64 requests: 71.4 us, 75.7 by 8).
 template <class Run>
-void decode_grid(const LinearParams& p, const Run& run) {
-  const auto kinds = [&]<class State, int kDim> {
-    if (p.decay_channels > 1) run.template operator()<DecodeConfig<State, kDim, true>>();
-    else run.template operator()<DecodeConfig<State, kDim, false>>();
+void decode_grid(const LinearParams& p, int multiprocessors, const Run& run) {
+  const auto kinds = [&]<class State, class Form, int kDim> {
+    if (p.decay_channels > 1) run.template operator()<DecodeConfig<State, kDim, true, Form>>();
+    else run.template operator()<DecodeConfig<State, kDim, false, Form>>();
   };
-  const auto sizes = [&]<class State> {
-    with_dim<64, kDecodeMostDim>(p.k_dim, [&]<int kDim> { kinds.template operator()<State, kDim>(); });
+  const auto sizes = [&]<class State, class Form> {
+    with_dim<64, kDecodeMostDim>(p.k_dim, [&]<int kDim> { kinds.template operator()<State, Form, kDim>(); });
   };
-  if (p.state.dtype == DType::f32) sizes.template operator()<F32State>();
-  else sizes.template operator()<Bf16State>();
+  if (p.state.dtype != DType::f32) return sizes.template operator()<Bf16State, DecodeFew>();
+  const bool few = p.batch.num_requests * p.v_heads <= DecodeFew::kBlocks * multiprocessors;
+  few ? sizes.template operator()<F32State, DecodeFew>() : sizes.template operator()<F32State, DecodeMany>();
 }
 
 template <class Element, class Run>

@@ -110,6 +110,29 @@ TEST_P(LinearGpu, SameBitsAgain) {
   }
 }
 
+// 64 requests are of one form of the kernel, and the first of them alone of the other.
+TEST_P(LinearGpu, DecodeGivesARequestTheSameBitsInAnyBatch) {
+  constexpr int kSteps = 3;
+  const auto kernel = make_cuda_linear_kernel(GetParam());
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    const LinearAttnShape shape = {kind, 16, 16, 128, 128};
+    RandomCall all(*kernel, shape, 64, 1, 64, DType::f32);
+    all.batch.q_indptr = nullptr;
+    for (int step = 0; step < kSteps; ++step) kernel->decode(all.call);
+    auto out = all.out();
+    auto state = all.state();
+    all.forget();
+    all.batch.num_requests = all.batch.num_tokens = 1;
+    for (int step = 0; step < kSteps; ++step) kernel->decode(all.call);
+    const auto alone = all.out();
+    out.resize(alone.size()), state.resize(all.call.state.slot_stride);
+    auto state_alone = all.state();
+    state_alone.resize(state.size());
+    EXPECT_EQ(out, alone) << linear_attn_kind_name(kind);
+    EXPECT_EQ(std::memcmp(state.data(), state_alone.data(), state.size() * 4), 0) << linear_attn_kind_name(kind);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, LinearGpu, ::testing::Values(false, true),
                          [](const auto& info) { return info.param ? "wgmma" : "tile"; });
 
