@@ -8,24 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "base/float16.h"
 #include "warpweave/c.h"
 
 namespace {
 
 constexpr int kQHeads = 8, kKvHeads = 2, kDim = 128, kPageSize = 16, kPages = 400;
 constexpr ww_dtype kBf16 = {WW_DTYPE_BFLOAT, 16, 1}, kF32 = {WW_DTYPE_FLOAT, 32, 1};
-
-uint16_t bf16_of(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-float of_bf16(uint16_t half) {
-  const uint32_t bits = uint32_t{half} << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
 
 // The same bytes on both sides; a tensor of either.
 struct Both {
@@ -45,7 +34,7 @@ struct Both {
     for (int64_t i = 0; i < count && seed != 0; ++i) {
       const float value = normal(random);
       type.bits == 32 ? (void)(reinterpret_cast<float*>(host.data())[i] = value)
-                      : (void)(reinterpret_cast<uint16_t*>(host.data())[i] = bf16_of(value));
+                      : (void)(reinterpret_cast<uint16_t*>(host.data())[i] = warpweave::f32_to_bf16(value));
     }
     EXPECT_EQ(cudaMalloc(&device, host.size()), cudaSuccess);
     EXPECT_EQ(cudaMemcpy(device, host.data(), host.size(), cudaMemcpyHostToDevice), cudaSuccess);
@@ -65,9 +54,9 @@ struct Both {
     double top = 0;
     for (size_t i = 0; i < copy.size() * 8 / dtype.bits; ++i) {
       const float a = dtype.bits == 32 ? reinterpret_cast<const float*>(host.data())[i]
-                                       : of_bf16(reinterpret_cast<const uint16_t*>(host.data())[i]);
+                                       : warpweave::bf16_to_f32(reinterpret_cast<const uint16_t*>(host.data())[i]);
       const float b = dtype.bits == 32 ? reinterpret_cast<float*>(copy.data())[i]
-                                       : of_bf16(reinterpret_cast<uint16_t*>(copy.data())[i]);
+                                       : warpweave::bf16_to_f32(reinterpret_cast<uint16_t*>(copy.data())[i]);
       if (a == b) continue;
       const double here = std::fabs(static_cast<double>(a) - b);
       if (!(here <= top)) top = here;

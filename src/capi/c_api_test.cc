@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "base/float16.h"
 #include "capi/testing_scene.h"
 #include "warpweave/c.h"
 
@@ -257,25 +258,13 @@ TEST(CApi, Strides) {
   scene.check(scene.causal(), options);
 }
 
-uint16_t bf16_of(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, 4);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-float of_bf16(uint16_t half) {
-  const uint32_t bits = uint32_t{half} << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
-}
-
 TEST(CApi, Bf16QueriesAndResults) {
   Context context;
   Scene scene({{7, 20}, {1, 90}}, 16);
   Array q({8, kQHeads, kDim}, kBf16), out({8, kQHeads, kDim}, kBf16);
   for (size_t i = 0; i < q.size(); ++i) {
-    q.halves()[i] = bf16_of(scene.q[i]);
-    scene.q.floats()[i] = of_bf16(q.halves()[i]);
+    q.halves()[i] = f32_to_bf16(scene.q[i]);
+    scene.q.floats()[i] = bf16_to_f32(q.halves()[i]);
   }
   ww_plan_options options = options_of(16);
   options.q_dtype = kBf16;
@@ -289,7 +278,7 @@ TEST(CApi, Bf16QueriesAndResults) {
   args.out = out.tensor();
   args.lse_ln = scene.lse.tensor();
   ASSERT_EQ(ww_plan_run(plan.plan, &args), WW_OK) << error_text();
-  for (size_t i = 0; i < out.size(); ++i) scene.out.floats()[i] = of_bf16(out.halves()[i]);
+  for (size_t i = 0; i < out.size(); ++i) scene.out.floats()[i] = bf16_to_f32(out.halves()[i]);
   scene.check(scene.causal(), options, 1e-2);
   args.q = scene.q.tensor();
   EXPECT_EQ(ww_plan_run(plan.plan, &args), WW_INVALID_ARGUMENT);
