@@ -183,6 +183,21 @@ Status rehearse_widest(const DeviceSetup& setup, int layers, DeviceWorker& worke
   return {};
 }
 
+// With --dump-batch it records what it is given.
+Result<std::unique_ptr<AttentionBackend>> create_attention(const DeviceSetup& setup, ThreadTeam& team) {
+  const ServerArgs& args = setup.options.args;
+  const ServePlan& plan = setup.plan;
+  WW_ASSIGN_OR_RETURN(auto attention, create_resolved_backend(plan.attention, {.team = &team,
+                                                                               .max_context_len = plan.context_len,
+                                                                               .page_size = plan.attention.page_size,
+                                                                               .modifiers = &plan.modifiers}));
+  if (!args.dump_batch) return attention;
+  return record_forward(std::move(attention), {.forward = *args.dump_batch,
+                                               .layer = args.dump_batch_layer,
+                                               .num_layers = setup.bundle.config.num_layers,
+                                               .path = args.dump_batch_file});
+}
+
 Status size_host_pool(const ServerArgs& args, double pool_bytes, size_t page_bytes, SchedulerConfig& scheduler) {
   WW_RETURN_IF_ERROR(size_pool(args, pool_bytes, page_bytes, scheduler));
   return check_pool_fits(args, page_bytes, available_memory_bytes(), scheduler);
@@ -198,17 +213,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   const int threads = args.threads.value_or(cpu.cpus);
   DeviceParts parts;
   parts.team = std::make_unique<ThreadTeam>(threads);
-  WW_ASSIGN_OR_RETURN(parts.attention,
-                      create_resolved_backend(setup.plan.attention, {.team = parts.team.get(),
-                                                                .max_context_len = setup.plan.context_len,
-                                                                .page_size = setup.plan.attention.page_size,
-                                                                .modifiers = &setup.plan.modifiers}));
-  if (args.dump_batch) {
-    parts.attention = record_forward(std::move(parts.attention), {.forward = *args.dump_batch,
-                                                                  .layer = args.dump_batch_layer,
-                                                                  .num_layers = config.num_layers,
-                                                                  .path = args.dump_batch_file});
-  }
+  WW_ASSIGN_OR_RETURN(parts.attention, create_attention(setup, *parts.team));
   WW_ASSIGN_OR_RETURN(KvHeadScales kv_scales, load_kv_scales(*setup.bundle.weights, config));
   WW_ASSIGN_OR_RETURN(parts.model, build_decoder(config, std::move(setup.bundle.weights),
                                                  {.dtype = setup.plan.dtype, .max_positions = setup.plan.context_len,

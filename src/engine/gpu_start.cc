@@ -112,6 +112,26 @@ Status check_kv_format(const DeviceSetup& setup, const GpuChoice& gpu, const Gpu
   return {};
 }
 
+GpuDecoderLimits decoder_limits(const DeviceSetup& setup, const GpuRunnerOptions& options,
+                                const GpuAdapters* adapters) {
+  const ServePlan& plan = setup.plan;
+  const std::optional<DraftPlan>& draft = plan.draft;
+  return {.max_tokens = options.max_tokens,
+          .max_logits_rows = options.max_tokens,
+          .batch_invariant = plan.attention.deterministic,
+          .keep_hidden = draft && draft->options.eagle && draft->target_layers.empty(),
+          .keep_layers = draft ? draft->target_layers : std::vector<int>(),
+          .routing_dice = setup.options.args.routing_dice,
+          .count_experts = true,
+          .adapters = adapters != nullptr ? &adapters->model() : nullptr,
+          .max_adapters = options.max_adapters,
+          .max_requests = options.max_requests,
+          .max_verify_rows = max_verify_rows(options),
+          .linear = linear_attn_names(plan),
+          .state_dtype = state_dtype(setup.options.args),
+          .latent_forms = plan.latent_forms};
+}
+
 // The states of recurrent layers and the KV pool, of the memory that is left.
 Status reserve_caches(const DeviceSetup& setup, const KvHeadScales& kv_scales, GpuRunnerOptions& options,
                       GpuParts& parts) {
@@ -174,19 +194,7 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu) 
   parts.adapters = setup.adapters;
   WW_ASSIGN_OR_RETURN(parts.model,
                       GpuDecoder::create(config, build, std::move(weights),
-                                         {.max_tokens = options.max_tokens,
-                                          .max_logits_rows = options.max_tokens,
-                                          .batch_invariant = plan.attention.deterministic,
-                                          .keep_hidden = draft && draft->options.eagle && draft->target_layers.empty(),
-                                          .keep_layers = draft ? draft->target_layers : std::vector<int>(),
-                                          .routing_dice = args.routing_dice, .count_experts = true,
-                                          .adapters = parts.adapters ? &parts.adapters->model() : nullptr,
-                                          .max_adapters = options.max_adapters,
-                                          .max_requests = options.max_requests,
-                                          .max_verify_rows = max_verify_rows(options),
-                                          .linear = linear_attn_names(plan),
-                                          .state_dtype = state_dtype(args),
-                                          .latent_forms = plan.latent_forms}));
+                                         decoder_limits(setup, options, parts.adapters.get())));
   if (kv_format_is_scaled(plan.attention.kv_format) && kv_scales.k.empty()) {
     WW_RETURN_IF_ERROR(check_kv_format(setup, gpu, parts));
   }

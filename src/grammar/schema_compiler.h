@@ -1,6 +1,7 @@
 // Writes the alternatives of a schema into a grammar: one rule per set of schemas that hold at once.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -68,7 +69,36 @@ class SchemaCompiler {
   std::optional<std::vector<std::string>> finite_values(const SchemaSet& set);
 
   // schema_object.cc
+  struct ObjectMember {
+    std::string name;
+    SchemaSet values;
+    bool required;
+  };
+  // What a leaf says of its objects; none: it can have none, or was refused.
+  struct ObjectRules {
+    int64_t min = 0, max = -1;  // members; max -1: no limit
+    std::vector<ObjectMember> members;
+    std::vector<NameClass> others;
+    // Numbers of members that must be told apart, less one; the last one: so many or more.
+    int64_t columns() const { return std::max<int64_t>({1, min, max}); }
+  };
+  std::optional<ObjectRules> object_rules(const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode);
+  // A state for each number of members so far.
+  struct ObjectColumns {
+    explicit ObjectColumns(int64_t columns) : states(columns + 1, 0), reached(columns + 1, false) {}
+    // The column's, which `make` makes when it is first asked for.
+    template <typename Make>
+    StateId state(int64_t column, const Make& make) {
+      if (!reached[column]) states[column] = make(), reached[column] = true;
+      return states[column];
+    }
+    std::vector<StateId> states;
+    std::vector<bool> reached;
+  };
   void emit_object(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin, Mode mode);
+  ObjectColumns emit_members(const ObjectRules& rules, ObjectColumns at, Mode mode);
+  void emit_others(const ObjectRules& rules, const ObjectColumns& at, StateId end, Mode mode);
+  void emit_close(const ObjectRules& rules, StateId state, int64_t column, StateId end, Mode mode);
   template <typename Own>
   SchemaSet member_schemas(const SchemaLeaf& leaf, const SchemaSet& origin, Own&& own);
   SchemaSet member_set(const SchemaLeaf& leaf, const SchemaSet& origin, const std::string& name);

@@ -219,76 +219,81 @@ void SchemaCompiler::emit_pair(StateId key_end, const SchemaSet& values, StateId
   emit_inner(colon, values, to, mode);
 }
 
-void SchemaCompiler::emit_object(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin,
-                                 Mode mode) {
-  int64_t min = 0, max = -1;
+std::optional<SchemaCompiler::ObjectRules> SchemaCompiler::object_rules(const SchemaLeaf& leaf, const SchemaSet& origin,
+                                                                     Mode mode) {
+  ObjectRules rules;
   std::set<std::string> required;
   for (const Json* node : leaf) {
-    min = std::max(min, whole_number(*node, "minProperties", 0));
+    rules.min = std::max(rules.min, whole_number(*node, "minProperties", 0));
     const int64_t most = whole_number(*node, "maxProperties", -1);
-    if (most >= 0) max = max < 0 ? most : std::min(max, most);
+    if (most >= 0) rules.max = rules.max < 0 ? most : std::min(rules.max, most);
     if (const Json* names = find(*node, "required")) required.insert(names->begin(), names->end());
   }
-  struct Member {
-    std::string name;
-    SchemaSet values;
-    bool required;
-  };
-  std::vector<Member> members;
   const std::vector<std::string> declared = declared_names(leaf);
   for (const std::string& name : declared) {
-    Member member{name, member_set(leaf, origin, name), required.contains(name)};
+    ObjectMember member{name, member_set(leaf, origin, name), required.contains(name)};
     const bool never = is_never(member.values) || !name_allowed(leaf, name);
-    if (never && member.required) return;
-    if (!never) members.push_back(std::move(member));
+    if (never && member.required) return std::nullopt;
+    if (!never) rules.members.push_back(std::move(member));
   }
-  std::vector<NameClass> classes;
   // Names that may repeat each other cannot be told apart inside an array of unique elements.
-  if (!mode.one_spelling || members.empty()) classes = name_classes(leaf, origin, declared);
-  if (builder_.failed()) return;
-  if (mode.one_spelling) max = max < 0 ? static_cast<int64_t>(members.size()) + 1 : max;
+  if (!mode.one_spelling || rules.members.empty()) rules.others = name_classes(leaf, origin, declared);
+  const auto all = static_cast<int64_t>(rules.members.size());
+  if (mode.one_spelling) rules.max = rules.max < 0 ? all + 1 : rules.max;
+  if (static_cast<int64_t>(required.size()) >= rules.min) rules.min = 0;
+  if (rules.max >= all && rules.others.empty()) rules.max = -1;
+  return rules;
+}
 
-  // A column of states per number of members so far, as far as they must be counted.
-  if (static_cast<int64_t>(required.size()) >= min) min = 0;
-  const auto all = static_cast<int64_t>(members.size());
-  if (max >= all && classes.empty()) max = -1;
-  const int64_t columns = std::max<int64_t>({1, min, max});  // the last one: so many or more
-  if (columns > 4096) return fail(Status::unsupported("minProperties and maxProperties above 4096 are not supported"));
-  const auto next_column = [&](int64_t column) { return std::min(column + 1, columns); };
-  std::vector<StateId> at(columns + 1, 0);
-  std::vector<bool> reached(columns + 1, false);
-  at[0] = emit_open(from, '{', mode);
-  reached[0] = true;
-  for (const Member& member : members) {
-    std::vector<StateId> next(columns + 1, 0);
-    std::vector<bool> next_reached(columns + 1, false);
-    const auto state = [&](int64_t column) {
-      if (!next_reached[column]) next[column] = builder_.add_state(), next_reached[column] = true;
-      return next[column];
-    };
+void SchemaCompiler::emit_object(StateId from, StateId end, const SchemaLeaf& leaf, const SchemaSet& origin,
+                                 Mode mode) {
+  const std::optional<ObjectRules> rules = object_rules(leaf, origin, mode);
+  if (!rules || builder_.failed()) return;
+  if (rules->columns() > 4096) {
+    return fail(Status::unsupported("minProperties and maxProperties above 4096 are not supported"));
+  }
+  ObjectColumns start(rules->columns());
+  start.state(0, [&] { return emit_open(from, '{', mode); });
+  const ObjectColumns at = emit_members(*rules, std::move(start), mode);
+  for (int64_t column = 0; column <= rules->columns(); ++column) {
+    if (at.reached[column]) emit_close(*rules, at.states[column], column, end, mode);
+  }
+  emit_others(*rules, at, end, mode);
+}
+
+// The members that the schema names, each in its place or, if it may, left out.
+SchemaCompiler::ObjectColumns SchemaCompiler::emit_members(const ObjectRules& rules, ObjectColumns at, Mode mode) {
+  const int64_t columns = rules.columns();
+  for (const ObjectMember& member : rules.members) {
+    ObjectColumns next(columns);
+    const auto state = [&](int64_t column) { return next.state(column, [&] { return builder_.add_state(); }); };
     for (int64_t column = 0; column <= columns && builder_.within_limits(); ++column) {
-      if (!reached[column]) continue;
-      if (!member.required) builder_.add_empty(at[column], state(column));
-      if (max >= 0 && column >= max) continue;
-      const StateId key = column == 0 ? at[0] : emit_comma(at[column], mode);
+      if (!at.reached[column]) continue;
+      if (!member.required) builder_.add_empty(at.states[column], state(column));
+      if (rules.max >= 0 && column >= rules.max) continue;
+      const StateId key = column == 0 ? at.states[0] : emit_comma(at.states[column], mode);
       const StateId behind = builder_.add_state();
       emit_pair(builder_.emit_text(key, json_quote(member.name)), member.values, behind, mode);
-      builder_.add_empty(behind, state(next_column(column)));
+      builder_.add_empty(behind, state(std::min(column + 1, columns)));
     }
     at = std::move(next);
-    reached = std::move(next_reached);
   }
-  // Others, any number. Two of them may have one name, so that only the first counts for the minimum.
-  std::vector<StateId> looping(columns + 1, 0);
-  std::vector<bool> loops(columns + 1, false);
-  const auto close = [&](StateId state, int64_t column) {
-    if (column >= min) builder_.add_empty(builder_.emit_text(column > 0 ? emit_spaces(state, mode) : state, "}"), end);
-  };
-  for (int64_t column = 0; column <= columns; ++column) {
-    if (reached[column]) close(at[column], column);
-  }
-  const auto emit_others = [&](StateId key, StateId to) {
-    for (const NameClass& names : classes) {
+  return at;
+}
+
+void SchemaCompiler::emit_close(const ObjectRules& rules, StateId state, int64_t column, StateId end, Mode mode) {
+  if (column < rules.min) return;
+  builder_.add_empty(builder_.emit_text(column > 0 ? emit_spaces(state, mode) : state, "}"), end);
+}
+
+// Others, any number. Two of them may have one name, so that only the first counts for the minimum.
+void SchemaCompiler::emit_others(const ObjectRules& rules, const ObjectColumns& at, StateId end, Mode mode) {
+  if (rules.others.empty()) return;
+  const int64_t columns = rules.columns(), max = rules.max;
+  ObjectColumns loops(columns);
+  const auto loop_state = [&](int64_t column) { return loops.state(column, [&] { return builder_.add_state(); }); };
+  const auto emit_any = [&](StateId key, StateId to) {
+    for (const NameClass& names : rules.others) {
       const StateId own = builder_.add_state();
       builder_.add_empty(key, own);
       emit_pair(names.names ? strings_.emit_dfa(own, *names.names, mode.one_spelling)
@@ -296,23 +301,18 @@ void SchemaCompiler::emit_object(StateId from, StateId end, const SchemaLeaf& le
                 names.values, to, mode);
     }
   };
-  const auto loop_state = [&](int64_t column) {
-    if (!loops[column]) {
-      looping[column] = builder_.add_state();
-      loops[column] = true;
-    }
-    return looping[column];
-  };
-  for (int64_t column = 0; column <= columns && !classes.empty() && builder_.within_limits(); ++column) {
+  for (int64_t column = 0; column <= columns && builder_.within_limits(); ++column) {
     const bool full = max >= 0 && column >= max;
-    if (reached[column] && !full)
-      emit_others(column == 0 ? at[0] : emit_comma(at[column], mode), loop_state(next_column(column)));
-    if (!loops[column]) continue;
-    close(looping[column], column);
+    const int64_t next = std::min(column + 1, columns);
+    if (at.reached[column] && !full) {
+      emit_any(column == 0 ? at.states[0] : emit_comma(at.states[column], mode), loop_state(next));
+    }
+    if (!loops.reached[column]) continue;
+    emit_close(rules, loops.states[column], column, end, mode);
     if (full) continue;
     // Under a maximum every member counts, under a minimum no further one does; under both none comes.
-    if (max >= 0 && min > 0) continue;
-    emit_others(emit_comma(looping[column], mode), max >= 0 ? loop_state(next_column(column)) : looping[column]);
+    if (max >= 0 && rules.min > 0) continue;
+    emit_any(emit_comma(loops.states[column], mode), max >= 0 ? loop_state(next) : loops.states[column]);
   }
 }
 

@@ -45,20 +45,23 @@ GpuDecoder::GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype,
       gemm_(std::move(gemm)),
       x_(spec_.hidden_size, spec_.norm, dtype, *gemm_) {}
 
-Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
-  const int64_t tokens = round_up_rows(limits.max_tokens), kept_rows = round_up_rows(limits.max_logits_rows);
-  GpuResidual::Limits residual = {.tokens = tokens, .kept_rows = kept_rows, .widest_gemm = spec_.hidden_size,
-                                  .exact_copies = config_.num_experts > 0, .whole_rows = !weights_.fc.empty(),
-                                  .adapters = limits.adapters, .max_adapters = limits.max_adapters};
-  for (const LayerPlan& layer : spec_.layers) residual.parallel |= layer.parallel;
-  int64_t glu_cols = 0, fp8_depth = limits.fp8_depth;
+namespace {
+
+// What the layers need at most.
+struct Widest {
+  int64_t glu_cols = 0, fp8_depth = 0;
   bool experts_in_8_bits = false;
-  int routed_and_shared = config_.num_experts;  // that a layer multiplies together, at most
-  for (const GpuLayerWeights& layer : weights_.layers) {
+  int routed_and_shared = 0;  // experts that a layer multiplies together
+};
+
+// And what the residual stream has to have for them.
+Widest find_widest(const GpuDecoderWeights& weights, GpuResidual::Limits& residual) {
+  Widest out;
+  for (const GpuLayerWeights& layer : weights.layers) {
     layer.each_part([&](const auto& part) { residual.branch_norms |= !part.norms.out.empty(); });
     layer.each_linear([&](const gpu::GpuLinear& linear) {
       if (linear.dtype != DType::fp8_e4m3) return;
-      fp8_depth = std::max(fp8_depth, linear.in_features);
+      out.fp8_depth = std::max(out.fp8_depth, linear.in_features);
       residual.fp8_blocks |= linear.scaling == gpu::Fp8Scaling::block;
     });
     std::visit([&](const auto& mixer) {
@@ -67,13 +70,26 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
       });
     }, layer.mixer);
     if (const auto* dense = std::get_if<GpuDenseWeights>(&layer.feed_forward)) {
-      glu_cols = std::max(glu_cols, dense->down.in_features);
+      out.glu_cols = std::max(out.glu_cols, dense->down.in_features);
     } else if (const auto* mixture = std::get_if<GpuExpertsWeights>(&layer.feed_forward)) {
-      glu_cols = std::max(glu_cols, mixture->shared_down.in_features);
-      experts_in_8_bits |= mixture->experts.gate_up.dtype == DType::fp8_e4m3;
-      routed_and_shared = std::max(routed_and_shared, mixture->experts.gate_up.experts);
+      out.glu_cols = std::max(out.glu_cols, mixture->shared_down.in_features);
+      out.experts_in_8_bits |= mixture->experts.gate_up.dtype == DType::fp8_e4m3;
+      out.routed_and_shared = std::max(out.routed_and_shared, mixture->experts.gate_up.experts);
     }
   }
+  return out;
+}
+
+}  // namespace
+
+Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
+  const int64_t tokens = round_up_rows(limits.max_tokens), kept_rows = round_up_rows(limits.max_logits_rows);
+  GpuResidual::Limits residual = {.tokens = tokens, .kept_rows = kept_rows, .widest_gemm = spec_.hidden_size,
+                                  .exact_copies = config_.num_experts > 0, .whole_rows = !weights_.fc.empty(),
+                                  .adapters = limits.adapters, .max_adapters = limits.max_adapters};
+  for (const LayerPlan& layer : spec_.layers) residual.parallel |= layer.parallel;
+  const Widest widest = find_widest(weights_, residual);
+  const int64_t fp8_depth = std::max(limits.fp8_depth, widest.fp8_depth);
   x_.reserve(residual, workspace_);
   if (spec_.latent.num_heads > 0) {
     WW_RETURN_IF_ERROR(latent_workspace_.reserve(spec_.latent, dtype_, tokens, kept_rows, workspace_));
@@ -82,7 +98,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   } else {
     attention_workspace_.reserve(spec_.attention, dtype_, tokens, kept_rows, workspace_);
   }
-  glu_workspace_.reserve(dtype_, tokens, glu_cols, workspace_);
+  glu_workspace_.reserve(dtype_, tokens, widest.glu_cols, workspace_);
   WW_RETURN_IF_ERROR(reserve_recurrent(limits));
   if (fp8_depth > 0) WW_RETURN_IF_ERROR(gemm_->reserve_fp8(tokens, fp8_depth));
   kept_layers_ = limits.keep_layers;
@@ -99,10 +115,10 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
                                  .dtype = dtype_,
                                  .max_rows = tokens,
                                  .ffn = gpu::whole_width(config_.moe_intermediate_size),
-                                 .in_8_bits = experts_in_8_bits,
+                                 .in_8_bits = widest.experts_in_8_bits,
                                  .batch_invariant = limits.batch_invariant,
                                  .dice = limits.routing_dice, .counts = limits.count_experts};
-  options.spec.router.shared = routed_and_shared - config_.num_experts;
+  options.spec.router.shared = std::max(widest.routed_and_shared, config_.num_experts) - config_.num_experts;
   WW_ASSIGN_OR_RETURN(experts_, GpuExperts::create(options, workspace_));
   return {};
 }

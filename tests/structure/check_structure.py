@@ -70,10 +70,8 @@ LONG_FUNCTIONS = {
     ("src/attention/backends/fa3/kernels/sm90_extend.cuh", "sm90_extend"): 86,
     ("src/attention/backends/flashinfer/kernels/sm80_decode_state.cuh", "accumulate"): 71,
     ("src/attention/cuda/decode_plan.cuh", "decode_plan"): 90,
-    ("src/grammar/schema_object.cc", "emit_object"): 96, ("src/ops/linear.cc", "pack"): 66,
+    ("src/ops/linear.cc", "pack"): 66,
     ("src/attention/backends/torch_native/cuda_attention.cu", "attention_kernel"): 83,
-    ("src/engine/engine_impl.cc", "start_cpu"): 68, ("src/engine/gpu_start.cc", "start_gpu"): 61,
-    ("src/model/gpu_decoder.cc", "reserve"): 61,
     ("src/ops/cuda/lora.cuh", "lora_expand_kernel"): 72, ("src/ops/cuda/lora.cuh", "lora_shrink_kernel"): 67,
 }
 # Each is one list.
@@ -98,6 +96,7 @@ def function_begin(lines, number):
 
 def long_functions(root):
     """Functions that are too long, by the indentation of their first and last line; tests tell stories."""
+    unused = set(LONG_FUNCTIONS)
     for folder, _, files in sorted(os.walk(os.path.join(root, "src"))):
         for name in sorted(files):
             path = os.path.relpath(os.path.join(folder, name), root)
@@ -119,8 +118,12 @@ def long_functions(root):
                 length = number - first + 1
                 words = re.findall(r"(\w+)\(", lines[first])
                 allowed = max([LONG_FUNCTIONS.get((path, word), MAX_FUNCTION_LINES) for word in words] or [MAX_FUNCTION_LINES])
+                if length > MAX_FUNCTION_LINES:
+                    unused -= {(path, word) for word in words}
                 if length > allowed:
                     yield f"{path}:{first + 1} has a function of {length} lines, at most {allowed} are allowed"
+    for path, word in sorted(unused):
+        yield f"LONG_FUNCTIONS allows {path} a long {word}, which it no longer has"
 
 
 def readmes(root):

@@ -6,7 +6,7 @@ MAX_PARAMETERS = 5
 # Signatures that are not ours: the runtime's and libc's, behind the same names, and what Python calls through ctypes.
 FOREIGN = ("src/device/cuda/testing/fake_cublaslt.cc", "src/device/cuda/testing/fake_cuda.cc",
            "src/base/testing/failing_allocator.cc", "bench/gpu/kernels_entry.cu")
-# Functions that have more, and how many: they may only become fewer.
+# Functions that have more, and how many: they may only become fewer. Those of ptx.h are one instruction each, whose operands they are.
 MANY_PARAMETERS = {
     ("src/attention/cuda/mla/mla_decode.cc", "launch_mla_decode"): 6,
     ("src/device/cuda/ptx.h", "tma_load_4d"): 8,
