@@ -116,7 +116,7 @@ TEST_P(LinearGpu, DecodeGivesARequestTheSameBitsInAnyBatch) {
   const auto kernel = make_cuda_linear_kernel(GetParam());
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
     const LinearAttnShape shape = {kind, 16, 16, 128, 128};
-    RandomCall all(*kernel, shape, 64, 1, 64, DType::f32);
+    RandomCall all(*kernel, shape, {64, 1, 64}, DType::f32);
     all.batch.q_indptr = nullptr;
     for (int step = 0; step < kSteps; ++step) kernel->decode(all.call);
     auto out = all.out();
