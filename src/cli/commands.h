@@ -34,6 +34,9 @@ int replay_command(std::span<const std::string> argv);
 // "warpweave 0.1.0"
 std::string version_text();
 
+// --allowed-origins and --allowed-hosts, as serve takes them.
+Status check_allowed(const ServerArgs& args);
+
 // Prints "error: ..." to stderr; returns `exit_code`.
 int fail(const Status& status, int exit_code);
 

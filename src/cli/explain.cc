@@ -9,6 +9,7 @@
 #include "attention/select.h"
 #include "attention/select_json.h"
 #include "cli/commands.h"
+#include "cli/load_model.h"
 #include "cli/model_facts.h"
 #include "conformance/matrix.h"
 #include "engine/engine_impl.h"
@@ -84,6 +85,8 @@ std::vector<Status> early_refusals(const ServerArgs& args, const Explanation& fo
   auto add = [&list](const Status& status) {
     if (!status.ok()) list.push_back(status);
   };
+  add(check_allowed(args));
+  add(read_given_templates(args).status());
   add(check_serve_device(found.target.hardware));
   const ModelDescription& model = found.model;
   if (!model.config.ok()) {

@@ -82,6 +82,12 @@ TEST(Explain, ExitCodes) {
   EXPECT_EQ(exit_code({"--hardware", "a100", "--attention-backend", "fa3"}), kExitRefused);
   EXPECT_EQ(exit_code({"--quantization", "modelopt_fp4"}), kExitRefused);
   EXPECT_EQ(exit_code({"--speculative-algorithm", "EAGLE"}), kExitRefused);
+  EXPECT_EQ(exit_code({"--chat-template", "/nonexistent"}), kExitRefused);
+  EXPECT_EQ(exit_code({"--chat-template", "{% for %}"}), kExitRefused);
+  EXPECT_EQ(exit_code({"--chat-template", "{{ messages[0].content }}"}), 0);
+  EXPECT_EQ(exit_code({"--completion-template", "/nonexistent"}), kExitRefused);
+  EXPECT_EQ(exit_code({"--allowed-origins", "a.example/path"}), kExitRefused);
+  EXPECT_EQ(exit_code({"--allowed-hosts", "http://a.example"}), kExitRefused);
   EXPECT_EQ(exit_code({"--quantization", "fp7"}), kExitUsage);
   EXPECT_EQ(exit_code({"--hardware", "abacus"}), kExitUsage);
   EXPECT_EQ(exit_code({"--hardware", "h200", "--device", "cpu"}), kExitUsage);

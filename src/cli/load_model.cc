@@ -59,16 +59,31 @@ SamplingParams sampling_defaults(const ServerArgs& args, const GenerationDefault
   return sampling;
 }
 
+Result<ChatTemplate> parse_chat_template(const std::string& text) {
+  if (const size_t at = find_invalid_utf8(text); at < text.size()) {
+    return Status::invalid_argument(fmt::format("the chat template is not UTF-8 at byte {}; save it as UTF-8", at),
+                                    "--chat-template");
+  }
+  return ChatTemplate::parse(text);
+}
+
 }  // namespace
+
+Result<GivenTemplates> read_given_templates(const ServerArgs& args) {
+  GivenTemplates out;
+  if (!args.chat_template.empty()) {
+    WW_ASSIGN_OR_RETURN(const std::string text, read_chat_template(args.chat_template));
+    if (!text.empty()) {
+      WW_ASSIGN_OR_RETURN(out.chat, parse_chat_template(text));
+    }
+  }
+  WW_ASSIGN_OR_RETURN(out.completion, server::open_completion_template(args.completion_template));
+  return out;
+}
 
 Result<LoadedModel> load_model(const ServerArgs& args, std::function<void(int done, int all)> on_progress) {
   // Read before the weights, so that a wrong name costs no wait.
-  std::string template_text;
-  if (!args.chat_template.empty()) {
-    WW_ASSIGN_OR_RETURN(template_text, read_chat_template(args.chat_template));
-  }
-  WW_ASSIGN_OR_RETURN(std::optional<server::CompletionTemplate> completion_template,
-                      server::open_completion_template(args.completion_template));
+  WW_ASSIGN_OR_RETURN(GivenTemplates given, read_given_templates(args));
   WW_ASSIGN_OR_RETURN(const ModelSource source, find_model(args.model_path));
   EngineOptions options;
   options.args = args;
@@ -80,18 +95,14 @@ Result<LoadedModel> load_model(const ServerArgs& args, std::function<void(int do
   WW_ASSIGN_OR_RETURN(ServedModel served, create_engine(options));
 
   LoadedModel loaded;
-  if (template_text.empty()) template_text = served.chat_template;
-  if (!template_text.empty()) {
-    if (const size_t at = find_invalid_utf8(template_text); at < template_text.size()) {
-      return Status::invalid_argument(fmt::format("the chat template is not UTF-8 at byte {}; save it as UTF-8", at),
-                                      "--chat-template");
-    }
-    WW_ASSIGN_OR_RETURN(loaded.chat_template, ChatTemplate::parse(template_text));
+  loaded.chat_template = std::move(given.chat);
+  if (!loaded.chat_template && !served.chat_template.empty()) {
+    WW_ASSIGN_OR_RETURN(loaded.chat_template, parse_chat_template(served.chat_template));
   }
   if (args.completion_template == "auto" && served.tokenizer != nullptr) {
-    completion_template = server::guess_completion_template(*served.tokenizer);
+    given.completion = server::guess_completion_template(*served.tokenizer);
   }
-  loaded.completion_template = std::move(completion_template);
+  loaded.completion_template = std::move(given.completion);
   loaded.default_sampling = sampling_defaults(args, served.generation);
   loaded.served = std::move(served);
   loaded.embedded = source.embedded();

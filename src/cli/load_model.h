@@ -21,6 +21,14 @@ struct LoadedModel {
   bool embedded = false;  // the program's own copy
 };
 
+// What flags give as texts or as files with them, opened and parsed. `auto` gives no completion template here: that
+// takes the model's tokenizer.
+struct GivenTemplates {
+  std::optional<ChatTemplate> chat;  // none: the model's own
+  std::optional<server::CompletionTemplate> completion;
+};
+Result<GivenTemplates> read_given_templates(const ServerArgs& args);
+
 // Prints progress to stderr: a bar on a terminal, else a line per quarter. `on_progress`, where given, gets
 // the layers read and all of them.
 Result<LoadedModel> load_model(const ServerArgs& args, std::function<void(int done, int all)> on_progress = {});

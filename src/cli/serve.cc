@@ -206,6 +206,15 @@ Status check_hosts(const std::vector<std::string>& hosts) {
   return {};
 }
 
+}  // namespace
+
+Status check_allowed(const ServerArgs& args) {
+  WW_RETURN_IF_ERROR(check_origins(split_list(args.allowed_origins)));
+  return check_hosts(split_list(args.allowed_hosts));
+}
+
+namespace {
+
 // Set once the model is there; until then answers are not counted.
 using LateMetrics = std::atomic<ServerMetrics*>;
 
@@ -217,8 +226,7 @@ Result<ServerOptions> server_options(const ServerArgs& args, const LateMetrics& 
   options.admin_api_key = args.admin_api_key;
   options.allowed_origins = split_list(args.allowed_origins);
   options.allowed_hosts = split_list(args.allowed_hosts);
-  WW_RETURN_IF_ERROR(check_origins(options.allowed_origins));
-  WW_RETURN_IF_ERROR(check_hosts(options.allowed_hosts));
+  WW_RETURN_IF_ERROR(check_allowed(args));
   const ConnectionRoom room = make_connection_room(args.max_connections, options.spare_connections);
   if (!room.note.empty()) std::fprintf(stderr, "note: %s\n", room.note.c_str());
   options.max_connections = room.max_connections;
