@@ -1,6 +1,7 @@
 // PackedLinear with weights in GGUF blocks, against a scalar f64 reference, for every tier this CPU can run.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "ops/gguf_blocks.h"
 #include "ops/linear.h"
@@ -11,6 +12,24 @@ namespace {
 
 using namespace linear_testing;
 
+// All codes of the blocks become this byte; their scales stay.
+void fill_codes(Weight& w, unsigned char byte) {
+  const size_t block_bytes = dtype_info(w.dtype).block_bytes;
+  const auto [begin, count] = [&]() -> std::pair<size_t, size_t> {
+    switch (w.dtype) {
+      case DType::q4_1: return {4, 16};
+      case DType::q4_k: return {16, 128};
+      case DType::q5_k: return {16, 160};  // fifth bits, too
+      case DType::q6_k: return {0, 192};
+      case DType::iq4_xs: return {8, 128};
+      case DType::q8_0: return {2, 32};
+      default: return {2, 16};  // q4_0, iq4_nl
+    }
+  }();
+  for (size_t at = 0; at < w.bytes.size(); at += block_bytes) std::fill_n(&w.bytes[at + begin], count, byte);
+  dequantize_row_reference(w.dtype, w.bytes.data(), w.rows * w.cols, w.values.data());
+}
+
 class BlockDtype : public testing::TestWithParam<DType> {};
 
 TEST_P(BlockDtype, MatchesReference) {
@@ -20,6 +39,31 @@ TEST_P(BlockDtype, MatchesReference) {
   for (const Shape shape : {Shape{1, block}, {17, 3 * block}, {70, 768}}) {
     ASSERT_NO_FATAL_FAILURE(
         expect_gemms(make_weight(GetParam(), shape.n, shape.k, 5), rows, team));
+  }
+}
+
+// The largest sums of products that a format has: tiers that add them up in 16 bits must not run over.
+TEST_P(BlockDtype, CodesAtTheirEdgesDoNotRunOver) {
+  ThreadTeam team(1);
+  constexpr int64_t kInputs = 512, kRows = 4;
+  for (const int code : {0x00, 0x77, 0x7f, 0x80, 0x81, 0xff}) {
+    Weight w = make_weight(GetParam(), 16, kInputs, 5);
+    fill_codes(w, static_cast<unsigned char>(code));
+    Activations x(kRows, kInputs, 11);
+    for (int64_t r = 0; r < kRows; ++r) {
+      for (int64_t c = 0; c < kInputs; ++c) {
+        const float value = r < 2 ? (r == 0 ? 1.0f : -1.0f) : ((c >> (r - 2)) % 2 ? 1.0f : -1.0f);
+        x.f32[r * x.stride + c] = value;
+        x.bf16[r * x.stride + c] = f32_to_bf16(value);
+      }
+    }
+    const std::vector<Dot> want = reference_gemm(w, rounded_to_int8(x, DType::f32), DType::f32);
+    for (const CpuTier tier : tiers()) {
+      SCOPED_TRACE(testing::Message() << "code " << code << ", tier " << static_cast<int>(tier));
+      const PackedLinear linear = packed(w, ComputeMode::bf16, tier, team);
+      if (!linear.rounds_to_int8()) continue;
+      ASSERT_NO_FATAL_FAILURE(expect_gemm(linear, w, {x, DType::f32}, want, team));
+    }
   }
 }
 

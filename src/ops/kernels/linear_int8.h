@@ -23,40 +23,49 @@ constexpr int kInt8Rows = 3;
 constexpr int kInt8Rows = 2;
 #endif
 
-// acc + the four products of each lane's unsigned bytes with x's signed ones. kWide: bytes may be above 127, where sums
-// of two products do not fit 16 bits.
+// acc + the four products of each lane's unsigned bytes with x's signed ones, of -127 to 127. Tiers without such an
+// instruction have WW_SUMS_OF_16_BITS: products of two bytes, pair_sums(), are added up as long as they fit 16 bits,
+// then join_pairs(). Bytes above 127 do not fit: less 128 they are multiplied by their magnitudes, with x turned where
+// they are negative.
 #if defined(__AVX512VNNI__)
-template <bool kWide>
-WW_INLINE IVec dot4(IVec acc, IVec w, int32_t x) {
-  return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(x));
-}
+WW_INLINE IVec dot4(IVec acc, IVec w, int32_t x) { return _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(x)); }
 #elif defined(__AVX512F__)
-WW_INLINE IVec dot4_narrow(IVec acc, IVec w, IVec x, int16_t unit) {
-  return iadd(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(w, x), _mm512_set1_epi16(unit)));
-}
-template <bool kWide>
-WW_INLINE IVec dot4(IVec acc, IVec w, int32_t x) {
-  const IVec all = iset1(x), seven_bits = iset1(0x7f7f7f7f);
-  if constexpr (!kWide) return dot4_narrow(acc, w, all, 1);
-  acc = dot4_narrow(acc, iand(w, seven_bits), all, 1);
-  return dot4_narrow(acc, iand(ishr<7>(w), iset1(0x01010101)), all, 128);
+#define WW_SUMS_OF_16_BITS
+WW_INLINE IVec pair_sums(IVec w, int32_t x) { return _mm512_maddubs_epi16(w, _mm512_set1_epi32(x)); }
+WW_INLINE IVec add_pairs(IVec a, IVec b) { return _mm512_add_epi16(a, b); }
+WW_INLINE IVec join_pairs(IVec acc, IVec pairs) { return iadd(acc, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1))); }
+
+struct SignedWord {
+  IVec magnitudes;
+  __mmask64 negative;
+  explicit SignedWord(IVec bytes) : magnitudes(_mm512_abs_epi8(bytes)), negative(_mm512_movepi8_mask(bytes)) {}
+};
+WW_INLINE IVec pair_sums(const SignedWord& w, int32_t x) {
+  const IVec all = iset1(x);
+  return _mm512_maddubs_epi16(w.magnitudes, _mm512_mask_sub_epi8(all, w.negative, _mm512_setzero_si512(), all));
 }
 #elif defined(__AVX2__)
-WW_INLINE __m256i madd4(__m256i w, __m256i x, int16_t unit) {
-  return _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(unit));
+#define WW_SUMS_OF_16_BITS
+WW_INLINE IVec pair_sums(IVec w, int32_t x) {
+  const __m256i all = _mm256_set1_epi32(x);
+  return {_mm256_maddubs_epi16(w.lo, all), _mm256_maddubs_epi16(w.hi, all)};
 }
-WW_INLINE IVec dot4_narrow(IVec acc, IVec w, IVec x, int16_t unit) {
-  return {_mm256_add_epi32(acc.lo, madd4(w.lo, x.lo, unit)), _mm256_add_epi32(acc.hi, madd4(w.hi, x.hi, unit))};
+WW_INLINE IVec add_pairs(IVec a, IVec b) { return {_mm256_add_epi16(a.lo, b.lo), _mm256_add_epi16(a.hi, b.hi)}; }
+WW_INLINE IVec join_pairs(IVec acc, IVec pairs) {
+  const __m256i one = _mm256_set1_epi16(1);
+  return iadd(acc, {_mm256_madd_epi16(pairs.lo, one), _mm256_madd_epi16(pairs.hi, one)});
 }
-template <bool kWide>
-WW_INLINE IVec dot4(IVec acc, IVec w, int32_t x) {
-  const IVec all = iset1(x);
-  if constexpr (!kWide) return dot4_narrow(acc, w, all, 1);
-  acc = dot4_narrow(acc, iand(w, iset1(0x7f7f7f7f)), all, 1);
-  return dot4_narrow(acc, iand(ishr<7>(w), iset1(0x01010101)), all, 128);
+
+struct SignedWord {
+  IVec magnitudes, bytes;
+  explicit SignedWord(IVec w) : magnitudes{_mm256_abs_epi8(w.lo), _mm256_abs_epi8(w.hi)}, bytes(w) {}
+};
+WW_INLINE IVec pair_sums(const SignedWord& w, int32_t x) {
+  const __m256i all = _mm256_set1_epi32(x);
+  return {_mm256_maddubs_epi16(w.magnitudes.lo, _mm256_sign_epi8(all, w.bytes.lo)),
+          _mm256_maddubs_epi16(w.magnitudes.hi, _mm256_sign_epi8(all, w.bytes.hi))};
 }
 #else
-template <bool kWide>
 WW_INLINE IVec dot4(IVec acc, IVec w, int32_t x) {
   int8_t of_x[4];
   memcpy(of_x, &x, sizeof of_x);
@@ -128,7 +137,7 @@ struct Int8Offset {
 
 struct Int8Q8_0 : Int8Scaled {
   using Panel = PanelQ8_0;
-  static constexpr bool kWide = true;
+  static constexpr int kMostCode = 255;
   static constexpr int kCentre = 128;
   WW_MEMBER void words(const Panel& block, int, IVec* out) {
     scale = vload_half(block.d);
@@ -138,7 +147,7 @@ struct Int8Q8_0 : Int8Scaled {
 };
 struct Int8Q4_0 : Int8Scaled {
   using Panel = PanelQ4_0;
-  static constexpr bool kWide = false;
+  static constexpr int kMostCode = 15;
   static constexpr int kCentre = 8;
   WW_MEMBER void words(const Panel& block, int, IVec* out) {
     scale = vload_half(block.d);
@@ -147,7 +156,7 @@ struct Int8Q4_0 : Int8Scaled {
 };
 struct Int8Q4_1 : Int8Offset {
   using Panel = PanelQ4_1;
-  static constexpr bool kWide = false;
+  static constexpr int kMostCode = 15;
   WW_MEMBER void words(const Panel& block, int, IVec* out) {
     scale = vload_half(block.d);
     offset = vload_half(block.m);
@@ -167,7 +176,7 @@ WW_INLINE void add_fifth_bits(IVec high, IVec* out) {
 template <class KPanel, bool kFifthBit>
 struct Int8ScaleMin : Int8Offset {
   using Panel = KPanel;
-  static constexpr bool kWide = false;
+  static constexpr int kMostCode = kFifthBit ? 31 : 15;
   WW_MEMBER void words(const Panel& block, int g, IVec* out) {
     scale = vmul(vload_half(block.d), vto_float(iload_u8(block.scales[g])));
     offset = vsub(vzero(), vmul(vload_half(block.dmin), vto_float(iload_u8(block.mins[g]))));
@@ -186,7 +195,7 @@ WW_INLINE void iq4_words(const PanelWord* codes, IVec* out) {
   for (int j = 0; j < 8; ++j) out[j] = ilookup(kIQ4Bytes, out[j]);
 }
 struct Int8IQ4 : Int8Scaled {
-  static constexpr bool kWide = true;
+  static constexpr int kMostCode = 255;
   static constexpr int kCentre = 128;
 };
 struct Int8IQ4NL : Int8IQ4 {
@@ -215,6 +224,54 @@ WW_INLINE void prefetch_share(const Panel* block, int g) {
   for (int line = 0; line < (kShareBytes + kLineBytes - 1) / kLineBytes; ++line) prefetch(at + line * kLineBytes);
 }
 
+// acc + the products of kWords words of codes up to kMostCode with as many of a row.
+template <int kMostCode, int kWords>
+WW_INLINE IVec add_products(IVec acc, const IVec* w, const unsigned char* x) {
+#if defined(WW_SUMS_OF_16_BITS)
+  constexpr int kFitting = 32767 / (2 * kMostCode * 127), kTogether = kFitting < kWords ? kFitting : kWords;
+  static_assert(kTogether >= 1 && kWords % kTogether == 0);
+#pragma GCC unroll 8
+  for (int j = 0; j < kWords; j += kTogether) {
+    IVec pairs = pair_sums(w[j], Int8Row::word_at(x, 4 * j));
+#pragma GCC unroll 8
+    for (int i = 1; i < kTogether; ++i) pairs = add_pairs(pairs, pair_sums(w[j + i], Int8Row::word_at(x, 4 * (j + i))));
+    acc = join_pairs(acc, pairs);
+  }
+#else
+#pragma GCC unroll 8
+  for (int j = 0; j < kWords; ++j) acc = dot4(acc, w[j], Int8Row::word_at(x, 4 * j));
+#endif
+  return acc;
+}
+
+// The products of rows with a group's words, of codes less kCentre.
+template <class Format, int kRows>
+WW_INLINE void group_products(const Int8Row (&x)[kRows], int64_t first, const IVec (&w)[8], IVec (&dots)[kRows]) {
+#if defined(WW_SUMS_OF_16_BITS)
+  if constexpr (Format::kMostCode > 127) {
+    static_assert(Format::kCentre == 128);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) dots[r] = iset1(0);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {
+      const SignedWord word(ixor(w[j], iset1(static_cast<int32_t>(0x80808080u))));
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        dots[r] = join_pairs(dots[r], pair_sums(word, Int8Row::word_at(x[r].codes, first + 4 * j)));
+      }
+    }
+    return;
+  } else
+#endif
+  {
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      const IVec start = iset1(-Format::kCentre * x[r].sum_of_group(first / 32));
+      dots[r] = add_products<Format::kMostCode, 8>(start, w, x[r].codes + first);
+    }
+  }
+}
+
 // Groups of 32 with one scale of the weights.
 template <class Format, int kRows>
 void int8_rows(const Int8Tile& t, int first_row, int panel) {
@@ -235,14 +292,11 @@ void int8_rows(const Int8Tile& t, int first_row, int panel) {
       format.words(*block, g, w);
       prefetch_share(block, g);
       const int64_t first = k + g * 32, at = first / 32;
+      IVec dots[kRows];
+      group_products<Format>(x, first, w, dots);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        IVec dot = iset1(-Format::kCentre * x[r].sum_of_group(at));
-#pragma GCC unroll 8
-        for (int j = 0; j < 8; ++j) {
-          dot = dot4<Format::kWide>(dot, w[j], Int8Row::word_at(x[r].codes, first + 4 * j));
-        }
-        acc[r] = format.add(acc[r], vto_float(dot), x[r].scales[at], x[r].scaled_sums[at]);
+        acc[r] = format.add(acc[r], vto_float(dots[r]), x[r].scales[at], x[r].scaled_sums[at]);
       }
     }
   }
@@ -303,11 +357,8 @@ void int8_rows_q6(const Int8Tile& t, int first_row, int panel) {
         IVec dots[2];
 #pragma GCC unroll 2
         for (int half = 0; half < 2; ++half) {
-          dots[half] = iset1(-Int8Q6K::kCentre * x[r].sums[2 * at + half]);
-#pragma GCC unroll 4
-          for (int j = 4 * half; j < 4 * half + 4; ++j) {
-            dots[half] = dot4<false>(dots[half], w[j], Int8Row::word_at(x[r].codes, first + 4 * j));
-          }
+          const IVec start = iset1(-Int8Q6K::kCentre * x[r].sums[2 * at + half]);
+          dots[half] = add_products<63, 4>(start, w + 4 * half, x[r].codes + first + 16 * half);
         }
         acc[r] = format.add(acc[r], vto_float(dots[0]), vto_float(dots[1]), x[r].scales[at]);
       }
