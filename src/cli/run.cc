@@ -186,7 +186,7 @@ Status set_from_line(std::string_view line, Chat* conversation) {
 // False when the conversation is over.
 bool run_chat_command(const std::string& line, Chat* conversation) {
   const std::string word = line.substr(0, line.find(' '));
-  if (word == "/exit" || word == "/quit") return false;
+  if (word == "/exit" || word == "/quit" || word == "/bye") return false;  // as other programs call it
   if (word == "/clear") {
     conversation->clear();
   } else if (word == "/help") {

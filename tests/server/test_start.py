@@ -85,6 +85,12 @@ def test_run_takes_sampling_flags_and_set():
     assert re.search(r"temperature +0\n", after) and re.search(r"max_tokens +5\n", after)
 
 
+@pytest.mark.parametrize("word", ["/exit", "/quit", "/bye"])
+def test_run_ends_by_the_words_of_other_programs(word):
+    done = chat(f"{word}\n/set\n")
+    assert done.returncode == 0 and "temperature" not in done.stdout and "unknown" not in done.stderr
+
+
 def test_run_says_what_is_wrong():
     done = chat("/set temperatur 1\n/set top_p 2\n/hlep\n/help\n")
     assert "did you mean temperature?" in done.stderr
