@@ -99,8 +99,13 @@ WW_INLINE IVec ilookup(const uint8_t* table, IVec places) {
   memcpy(&out.v, bytes, sizeof bytes);
   return out;
 }
-WW_INLINE IVec iadd(IVec a, IVec b) { return {a.v + b.v}; }
-WW_INLINE IVec isub(IVec a, IVec b) { return {a.v - b.v}; }
+// Lanes may hold four bytes each, and then their sums wrap as those of the vector tiers do.
+WW_INLINE IVec iadd(IVec a, IVec b) {
+  return {reinterpret_cast<IntLanes>(reinterpret_cast<UIntLanes>(a.v) + reinterpret_cast<UIntLanes>(b.v))};
+}
+WW_INLINE IVec isub(IVec a, IVec b) {
+  return {reinterpret_cast<IntLanes>(reinterpret_cast<UIntLanes>(a.v) - reinterpret_cast<UIntLanes>(b.v))};
+}
 WW_INLINE IVec iand(IVec a, IVec b) { return {a.v & b.v}; }
 WW_INLINE IVec ior(IVec a, IVec b) { return {a.v | b.v}; }
 WW_INLINE IVec ixor(IVec a, IVec b) { return {a.v ^ b.v}; }
