@@ -1,7 +1,7 @@
 // Latent attention (MLA) on a GPU over shuffled pages: microseconds, TB/s of KV, TFLOP/s.
 //
 //   mla_bench [--family auto|wgmma|mma] [--random N] [--seed S] [--only TEXT]
-//             [--shape HEADS,Q_LEN,REQUESTS,TOKENS,PAGE[,e4m3|ds_mla]]...
+//             [--shape HEADS,Q_LEN,REQUESTS,TOKENS,PAGE[,e4m3|ds_mla]]...  (TOKENS: one number, or LEAST-MOST)
 //
 // Every figure is a graph of launches (attention and merge; the plan is made before, as once a step for all layers) that
 // walk over enough copies of the pool to miss the L2 cache; the median of nine. TFLOP/s count visible scores only.
@@ -240,12 +240,19 @@ std::vector<Shape> random_shapes(int count, unsigned seed) {
 }
 
 std::optional<Shape> one_shape(const std::string& text) {
-  int heads = 0, q_len = 0, requests = 0, tokens = 0, page = 0;
-  char format[8] = "";
-  if (std::sscanf(text.c_str(), "%d,%d,%d,%d,%d,%7s", &heads, &q_len, &requests, &tokens, &page, format) < 5) return std::nullopt;
+  int heads = 0, q_len = 0, requests = 0, page = 0, least = 0, most = 0;
+  char tokens[24] = "", format[8] = "";
+  const int found = std::sscanf(text.c_str(), "%d,%d,%d,%23[0-9-],%d,%7s", &heads, &q_len, &requests, tokens, &page, format);
+  const int lengths = found < 5 ? 0 : std::sscanf(tokens, "%d-%d", &least, &most);
+  if (lengths == 0) return std::nullopt;
   const std::string_view name = format;
-  return even(heads, q_len, requests, tokens,
-              {page, name == "e4m3" ? MlaFormat::e4m3 : name == "ds_mla" ? MlaFormat::ds_mla : MlaFormat::same16});
+  Shape out = even(heads, q_len, requests, least,
+                   {page, name == "e4m3" ? MlaFormat::e4m3 : name == "ds_mla" ? MlaFormat::ds_mla : MlaFormat::same16});
+  if (lengths == 1) return out;
+  std::mt19937 random(1);
+  for (int& kv_len : out.kv_lens) kv_len = least + static_cast<int>(random() % (std::max(least, most) - least + 1u));
+  out.name = fmt::format("h{} q{} {}x{} page {} {}", heads, q_len, requests, tokens, page, name_of(out.format));
+  return out;
 }
 
 }  // namespace
