@@ -295,6 +295,16 @@ WW_DEVICE void tma_load_4d(u32 smem, const void* map, u32 barrier, int c0, int c
 }
 // The same into every CTA of the cluster that `ctas` has a bit for, at the same addresses; each one's own barrier hears
 // of its bytes.
+struct TensorPlace {
+  int c0, c1, c2, c3;
+};
+WW_DEVICE void tma_multicast_4d(u32 smem, const void* map, u32 barrier, const TensorPlace& at, u32 ctas, u64 policy) {
+  asm volatile(
+      "{.reg .b16 m; cvt.u16.u32 m, %7; cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster.L2::cache_hint [%0], [%1, {%3, %4, %5, %6}], [%2], m, %8;}\n" ::"r"(smem),
+      "l"(map), "r"(barrier), "r"(at.c0), "r"(at.c1), "r"(at.c2), "r"(at.c3), "r"(ctas), "l"(policy)
+      : "memory");
+}
 WW_DEVICE void tma_multicast_4d(u32 smem, const void* map, u32 barrier, int c0, int c1, int c2, int c3, u32 ctas) {
   asm volatile(
       "{.reg .b16 m; cvt.u16.u32 m, %7; cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"

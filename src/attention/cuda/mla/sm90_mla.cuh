@@ -32,21 +32,26 @@ namespace warpweave::cuda {
 
 template <class C>
 WW_DEVICE void sm90_mla_produce(const MlaParams& p, const CUtensorMap& map, const SplitWork& work,
-                                const Sm90MlaShared<C>& shared, int box_tokens) {
+                                const Sm90MlaShared<C>& shared, const Sm90MlaBoxes& boxes) {
   if constexpr (C::kFormat != MlaFormat::same16) {
     const int thread = static_cast<int>(threadIdx.x);  // of the first warpgroup or of the last one
     Sm90MlaFp8Producer<C>(p, shared, thread < 128 ? thread : thread - 256).run(work);
   } else if constexpr (C::kBoxes) {
-    Sm90MlaBoxProducer<C>(p, map, shared, box_tokens).run(work);
+    Sm90MlaBoxProducer<C>(p, map, shared, boxes).run(work);
   } else {
     Sm90MlaGatherProducer<C>(p, shared).run(work);
   }
 }
 
+// Where pairs have more units than there are CTAs, what leaves the L2 first is slower (docs/gpu-tuning.md).
+inline Sm90MlaBoxes mla_boxes(const MlaParams& p, const SplitWork& work, bool paired) {
+  return {box_tokens_of(p.page_size, paired ? 32 : 64), !paired || p.num_requests * work.units <= work.num_workers};
+}
+
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, 1)
     sm90_mla(const __grid_constant__ MlaParams p, const __grid_constant__ CUtensorMap map,
-             const __grid_constant__ SplitWork work, int box_tokens) {
+             const __grid_constant__ SplitWork work, Sm90MlaBoxes boxes) {
   extern __shared__ char unaligned[];
   const Sm90MlaShared<C> shared(unaligned + ((1024 - (ptx::smem_address(unaligned) & 1023)) & 1023));
   if (threadIdx.x == 0) {
@@ -60,7 +65,7 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   if (warpgroup == 0 || warpgroup == 3) {
     ptx::setmaxnreg_decrease<C::kProducerRegisters>();
-    sm90_mla_produce<C>(p, map, work, shared, box_tokens);
+    sm90_mla_produce<C>(p, map, work, shared, boxes);
   } else if (warpgroup == 1) {
     ptx::setmaxnreg_increase<C::kLeaderRegisters>();
     Sm90MlaLeader<C>(p, work, shared).run();
@@ -92,14 +97,13 @@ cudaError_t launch_sm90_mla(const MlaParams& p, const SplitWork& work, cudaStrea
     return error;
   }
   CUtensorMap map{};
-  int box_tokens = 0;
+  const Sm90MlaBoxes boxes = mla_boxes(p, work, C::kPaired);
   if constexpr (C::kBoxes) {
-    box_tokens = box_tokens_of(p.page_size, C::kPaired ? 32 : 64);
-    if (const cudaError_t error = make_mla_pool_map(&map, p, box_tokens); error != cudaSuccess) return error;
+    if (const cudaError_t error = make_mla_pool_map(&map, p, boxes.tokens); error != cudaSuccess) return error;
   }
   const LaunchShape shape = {.grid = static_cast<unsigned>(work.num_workers), .block = C::kThreads,
                              .shared_bytes = C::kSmemBytes, .stream = stream, .cluster = C::kPaired ? 2u : 1u};
-  return launch_kernel(shape, true, sm90_mla<C>, p, map, work, box_tokens);
+  return launch_kernel(shape, true, sm90_mla<C>, p, map, work, boxes);
 }
 
 }  // namespace warpweave::cuda

@@ -5,13 +5,20 @@
 
 namespace warpweave::cuda {
 
+// What TMA takes. `leave_first`: what it brings into pairs leaves the L2 before all else, as what a CTA alone has does.
+struct Sm90MlaBoxes {
+  int tokens = 0;
+  bool leave_first = true;
+};
+
 // One warp; a lane finds the page of a box of up to 64 tokens and has TMA take it, 64 columns at a time.
 template <class C>
 class Sm90MlaBoxProducer {
  public:
   WW_DEVICE Sm90MlaBoxProducer(const MlaParams& p, const CUtensorMap& map, const Sm90MlaShared<C>& shared,
-                               int box_tokens)
-      : p_(p), map_(map), shared_(shared), box_tokens_(box_tokens), policy_(ptx::evict_first_policy()) {}
+                               const Sm90MlaBoxes& boxes)
+      : p_(p), map_(map), shared_(shared), box_tokens_(boxes.tokens),
+        leave_first_(boxes.leave_first), policy_(ptx::evict_first_policy()) {}
 
   WW_DEVICE void run(const SplitWork& work) {
     if (threadIdx.x >= 32) return;
@@ -64,7 +71,10 @@ class Sm90MlaBoxProducer {
 #pragma unroll
     for (int i = 0; i < mla_columns(kPart); ++i) {
       const int column = mla_first_column(kPart) + i;
-      if constexpr (C::kPaired) {
+      if (C::kPaired && leave_first_) {
+        ptx::tma_multicast_4d(target + i * C::kColumnBytes, &map_, full, {column * 64, box.in_page, 0, box.page}, 3,
+                              policy_);
+      } else if constexpr (C::kPaired) {
         ptx::tma_multicast_4d(target + i * C::kColumnBytes, &map_, full, column * 64, box.in_page, 0, box.page, 3);
       } else {
         ptx::tma_load_4d(target + i * C::kColumnBytes, &map_, full, column * 64, box.in_page, 0, box.page,
@@ -77,6 +87,7 @@ class Sm90MlaBoxProducer {
   const CUtensorMap& map_;
   const Sm90MlaShared<C>& shared_;
   const int box_tokens_;
+  const bool leave_first_;
   const ptx::u64 policy_;
   MlaRing ring_;
 };
