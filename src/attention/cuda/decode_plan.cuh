@@ -95,6 +95,11 @@ __device__ long long pair_end(const PlanInput& in, const Chunk& chunk, long long
   }
 }
 
+__device__ void clear_arrivals(const PlanInput& in, int num_workers) {
+  if (in.arrivals == nullptr) return;
+  for (int i = threadIdx.x; i < 2 * num_workers; i += kPlanThreads) in.arrivals[i] = 0;
+}
+
 // Requests are scanned in chunks of one per thread. The line is cut as if `lockstep` heads were one, in.num_kv_heads
 // counting these, and their workers one.
 __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, DecodeWorker* workers,
@@ -106,10 +111,10 @@ __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, Decode
   __shared__ long long begins[kMaxWeighedRuns];
   if (threadIdx.x == 0) {
     shortest = 1 << 30;
-    longest = 0;
-    planned_requests = 0;
+    longest = planned_requests = 0;
   }
   const int chunks = (in.num_requests + kPlanThreads - 1) / kPlanThreads;
+  clear_arrivals(in, num_workers);
 
   long long total = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {

@@ -26,6 +26,7 @@ struct PlanInput {
   // (weighed_cuts.cuh); segment_tiles 0: it is cut into runs of one length.
   int segment_tiles = 0, merge_tiles = 0, merged_pieces_a_tile = 1;
   int tile_tokens = kDecodeTileTokens;  // decode
+  int32_t* arrivals = nullptr;  // decode: SplitWork's, which the plan sets to zero, or null
   bool whole_tiles = false;  // decode: tiles stand at multiples of tile_tokens, also where a window begins within one
   bool tiles_in_turn = false;  // CTA i takes tiles i, i + CTAs, ..., rather than the next one when it is done
   ExtendCopies copies;         // for the extend plan to fill in, where max_blocks is not 0

@@ -46,8 +46,15 @@ struct SplitRunState {
   // The next segment; false: there is none. Then advance().
   template <class P>
   WW_DEVICE bool current(const P& p, SplitSegment& s) const {
+    if (!current_rows(p, s)) return false;
+    s.page_row = split_page_row(p, request);
+    return true;
+  }
+  // But for its row of the page table.
+  template <class P>
+  WW_DEVICE bool current_rows(const P& p, SplitSegment& s) const {
     if (left <= 0) return false;
-    s = {split_page_row(p, request), unit, q_begin, q_len, kv_len, tile, 0, tiles_of(p)};
+    s = {-1, unit, q_begin, q_len, kv_len, tile, 0, tiles_of(p)};
     s.tile_end = min(s.num_tiles, tile + left);
     return true;
   }

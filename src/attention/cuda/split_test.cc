@@ -3,8 +3,10 @@
 // lengths, windows and tile sizes, every row comes out as if nothing had been cut.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -12,6 +14,7 @@
 
 #include "attention/cuda/decode_plan.cuh"
 #include "attention/cuda/split_combine.cuh"
+#include "attention/cuda/split_in_place.cuh"
 
 namespace warpweave::cuda {
 namespace {
@@ -72,6 +75,8 @@ class Split {
 
   void check(Order order) {
     plan(order);
+    check_in_place();
+    out_.assign(out_.size(), NAN);
     for (int worker = 0; worker < work_.num_workers; ++worker) attend(worker);
     static CombineShared shared;
     constexpr int kCtas = 7;
@@ -90,6 +95,18 @@ class Split {
   }
 
  private:
+  // Workers in any order: whoever is last merges.
+  void check_in_place() {
+    work_.in_place = true;
+    std::vector<int> workers(work_.num_workers);
+    std::iota(workers.begin(), workers.end(), 0);
+    std::shuffle(workers.begin(), workers.end(), std::mt19937(workers.size()));
+    for (const int worker : workers) attend(worker);
+    work_.in_place = false;
+    expect_right();
+    for (int i = 0; i < 2 * work_.num_workers; ++i) ASSERT_EQ(work_.arrivals[i], 0) << "the next launch counts from 0";
+  }
+
   int rows_of(int unit) const { return unit == batch_.units - 1 ? 19 : kRows; }
   float* out(int q_begin, int unit, int row) const {
     return out_.data() + ((size_t{1} * q_begin * batch_.units + unit) * kRows + row) * kDim;
@@ -111,6 +128,7 @@ class Split {
       in.merge_tiles = 1;
       in.merged_pieces_a_tile = 20;
     }
+    in.arrivals = work_.arrivals;
     const int lockstep = work_.lockstep, workers = work_.num_workers;
     host_cta::run(kPlanThreads, order, [&] {
       decode_plan(of_lockstep(in, lockstep), const_cast<DecodeWorker*>(work_.workers), workers, workers / lockstep,
@@ -125,7 +143,7 @@ class Split {
     if (run.left <= 0) work_.cuts[worker] = {};
     SplitSegment s;
     while (run.next(p_, work_, s)) {
-      note_cut(work_, worker, s);
+      if (!work_.in_place) note_cut(work_, worker, s);
       const int first = split_first_token(p_, s.kv_len, s.q_len, kTileTokens);
       const int begin = std::max(first + s.tile_begin * kTileTokens, first_visible(s.kv_len, s.q_len, p_.window_left));
       const int end = std::min(first + s.tile_end * kTileTokens, s.kv_len);
@@ -137,6 +155,19 @@ class Split {
         } else {
           write_piece(s.slot(worker), row, sums);
         }
+      }
+      if (work_.in_place && !s.whole()) merge_if_last(worker, s);
+    }
+  }
+
+  void merge_if_last(int worker, const SplitSegment& s) {
+    const SplitPieces pieces = pieces_in_place(work_, s, worker);
+    if (!arrives_last(work_.arrivals + pieces.first, pieces.count)) return;
+    const SplitCut cut = {s.q_begin, s.q_len, s.unit, pieces.count};
+    constexpr int kTiles = kDim / 8;
+    for (int block = 0; block < kRows / 16; ++block) {
+      for (int tile = 0; tile < kDim / 8; tile += kTiles) {
+        host_cta::run(32, Order::ascending, [&] { merge_in_place<kTiles>(work_, *this, {cut, pieces, block, tile}); });
       }
     }
   }

@@ -104,6 +104,29 @@ TEST_P(MlaGpu, CutRequests) {
   for (const int workers : {2, 8, 9, 132}) ASSERT_NO_FATAL_FAILURE(check(c, workers));
 }
 
+// On some numbers of CTAs the last one of a unit merges its pieces: 40 units of 16 heads, 80 of 128.
+MlaCase many_requests(int heads, int page_size) {
+  MlaCase c;
+  c.num_heads = heads;
+  c.page_size = page_size;
+  std::mt19937 random(static_cast<unsigned>(heads * 100 + page_size));
+  for (int r = heads == 16 ? 40 : 20; r > 0; --r) {
+    const int q_len = 1 + static_cast<int>(random() % 2);
+    c.requests.push_back({q_len, q_len + static_cast<int>(random() % 900)});
+  }
+  return c;
+}
+
+TEST_P(MlaGpu, ManyCutRequests) {
+  for (const int heads : {16, 128}) {
+    for (const int page_size : {1, 64}) {
+      for (const int workers : {7, 60, 132}) {
+        ASSERT_NO_FATAL_FAILURE(check(many_requests(heads, page_size), workers)) << workers;
+      }
+    }
+  }
+}
+
 TEST_P(MlaGpu, DescendingScores) {
   MlaCase c;
   c.descending = true;
@@ -180,16 +203,17 @@ TEST_P(MlaGpu, PlantedFaultsAreSeen) {
 }
 
 TEST_P(MlaGpu, SameBitsEveryTime) {
-  for (const MlaFormat format : {MlaFormat::same16, MlaFormat::ds_mla}) {
-    MlaCase c;
-    c.format = format;
-    c.num_heads = 128;
-    c.requests = {{1, 2000}, {2, 777}, {1, 64}};
+  MlaCase few;
+  few.num_heads = 128;
+  few.requests = {{1, 2000}, {2, 777}, {1, 64}};
+  MlaCase few_codes = few;
+  few_codes.format = MlaFormat::ds_mla;
+  for (const auto& [c, workers] : {std::pair{few, num_sms_}, {few_codes, num_sms_}, {many_requests(16, 64), 60}}) {
     MlaProblem problem(c);
-    ASSERT_TRUE(launch(c, problem, num_sms_));
+    ASSERT_TRUE(launch(c, problem, workers));
     const std::vector<uint32_t> first = problem.result_bits();
     for (int i = 0; i < 20; ++i) {
-      ASSERT_TRUE(launch(c, problem, num_sms_));
+      ASSERT_TRUE(launch(c, problem, workers));
       ASSERT_EQ(problem.result_bits(), first) << "repeat " << i;
     }
   }

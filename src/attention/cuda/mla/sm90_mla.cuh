@@ -15,7 +15,8 @@
 //
 // Pools: 16-bit numbers, by TMA where pages hold boxes of 16 tokens (paired: 8) or more, else gathered by threads; or
 // e4m3, widened on the way (sm90_mla_fp8_producer.cuh). Unused rows of the last page may hold anything.
-// Split-KV by a device-made plan; pieces are merged by a kernel behind this one (mla_combine.cuh).
+// Split-KV by a device-made plan; pieces are merged by a kernel behind this one (mla_combine.cuh), or, of 16-bit pools
+// and where units are in few pieces, by the CTA that writes a unit's last one (kMerges).
 #pragma once
 
 #include <type_traits>

@@ -2,7 +2,9 @@
 // its warp's 16; warp w of either warpgroup has rows 16 w to 16 w + 15.
 #pragma once
 
+#include "attention/cuda/mla/mla_combine.cuh"
 #include "attention/cuda/mla/sm90_mla_shared.cuh"
+#include "attention/cuda/split_in_place.cuh"
 #include "attention/cuda/wgmma_softmax.cuh"
 #include "device/cuda/wgmma.h"
 
@@ -32,7 +34,7 @@ class Sm90MlaHalf {
   // The next segment, into the cursor; its tiles, none: there is no more.
   WW_DEVICE bool next_segment() {
     ptx::named_barrier_sync(kOwn + half_, 128);  // all are done with the last one
-    if (thread() == 0 && !cursor_.run.current(p_, cursor_.segment)) cursor_.segment.tile_end = -1;
+    if (thread() == 0 && !cursor_.run.current_rows(p_, cursor_.segment)) cursor_.segment.tile_end = -1;
     ptx::named_barrier_sync(kOwn + half_, 128);
     tile_ = cursor_.segment.tile_begin;
     tile_end_ = cursor_.segment.tile_end;
@@ -45,8 +47,8 @@ class Sm90MlaHalf {
     if (thread() == 0) cursor_.run.advance(p_, work_);
   }
   // Of the segment: how many it has, at most kRows.
-  WW_DEVICE int rows() const {
-    const SplitSegment& s = cursor_.segment;
+  WW_DEVICE int rows() const { return rows(cursor_.segment); }
+  WW_DEVICE int rows(const SplitSegment& s) const {
     return min(C::kRows, s.q_len * p_.num_heads - s.unit * C::kRows);
   }
 
@@ -132,6 +134,28 @@ class Sm90MlaHalf {
     }
   }
 
+  // Behind write(): this half of a unit that is cut, if no piece of it is missing any more.
+  WW_DEVICE void merge() {
+    const SplitSegment segment = cursor_.segment;
+    if (segment.whole()) return;
+    const SplitPieces pieces = pieces_in_place(work_, segment, blockIdx.x);
+    ptx::named_barrier_sync(kOwn + half_, 128);  // all have written
+    if (thread() == 0) {
+      const bool last = arrives_last(work_.arrivals + (pieces.first - 1) + half_, pieces.count);
+      ptx::store_shared_8(shared_.flag(half_), last ? 1u : 0u, 0u);
+    }
+    ptx::named_barrier_sync(kOwn + half_, 128);
+    if (ptx::load_shared_8(shared_.flag(half_)).x == 0) return;
+    constexpr int kTilesAtOnce = 8;  // of 8 columns, a warp's
+    const int blocks = (rows() + 15) / 16;
+    const MlaRows<E> out(p_, work_);
+    const SplitCut cut = {segment.q_begin, segment.q_len, segment.unit, pieces.count};
+    const int first_tile = half_ * (kOut / 4);
+    for (int i = thread() / 32; i < blocks * (kOut / 4 / kTilesAtOnce); i += 4) {
+      merge_in_place<kTilesAtOnce>(work_, out, {cut, pieces, i % blocks, first_tile + i / blocks * kTilesAtOnce});
+    }
+  }
+
   const MlaParams& p_;
   const SplitWork& work_;
   const Sm90MlaShared<C>& shared_;
@@ -153,12 +177,12 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
   WW_DEVICE void run() {
     float s[kScores];
     ptx::u32 probability[4][4];
-    if (thread() == 0 && cursor_.run.left <= 0) {
+    if (!C::kMerges && thread() == 0 && cursor_.run.left <= 0) {
       ptx::grid_dependency_wait();
       work_.cuts[blockIdx.x] = {};
     }
     while (this->next_segment()) {
-      load_queries();
+      await_queries();
       softmax_.begin();
       if constexpr (C::kScoresAhead) run_ahead(s, probability); else run_in_turn(s, probability);
       finish_rows();
@@ -174,8 +198,11 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
 
   // A tile that is done with before the next one's S begins makes room early for the one after the next.
   WW_DEVICE void run_in_turn(float (&s)[kScores], ptx::u32 (&probability)[4][4]) {
+    bool first = true;
     while (tile_ < tile_end_) {
       multiply_qk(s, ring_);
+      if (C::kQueriesAhead && first) this->advance();
+      first = false;
       ptx::wgmma_wait<0>();
       fence_registers(s);
       this->release(ring_, kMlaRopePart);
@@ -183,6 +210,7 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
       pack_probabilities<E>(s, probability);
       hand_over(probability);
       start_out(probability);
+      if (C::kQueriesAhead && tile_ == tile_end_ - 1) ask_for_next_queries();
       finish_out();
     }
   }
@@ -211,11 +239,15 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
     finish_out();
   }
 
+  // Of the next segment, while the last tile of this one is multiplied: its S is there, so the queries' memory is free.
+  WW_DEVICE void ask_for_next_queries() {
+    ptx::named_barrier_sync(Base::kOwn, 128);  // all have S, and advance() has been
+    SplitSegment next;
+    if (cursor_.run.current_rows(p_, next)) ask_for_queries(next);
+  }
   // Eight threads take 128 bytes of a row; rows that the request does not have are zeros.
-  WW_DEVICE void load_queries() {
-    ptx::grid_dependency_wait();
-    const SplitSegment segment = cursor_.segment;
-    const int piece = thread() % 8, count = rows();
+  WW_DEVICE void ask_for_queries(const SplitSegment& segment) const {
+    const int piece = thread() % 8, count = this->rows(segment);
 #pragma unroll
     for (int i = 0; i < C::kRows / 16; ++i) {
       const int local = i * 16 + thread() / 8, row = segment.unit * C::kRows + local, query = row / p_.num_heads;
@@ -232,7 +264,14 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
       }
     }
     ptx::cp_async_commit();
-    this->advance();
+  }
+  WW_DEVICE void await_queries() {
+    if (!C::kQueriesAhead || !asked_) {
+      ptx::grid_dependency_wait();
+      ask_for_queries(cursor_.segment);
+      asked_ = true;
+      if constexpr (!C::kQueriesAhead) this->advance();
+    }
     ptx::cp_async_wait<0>();
     ptx::fence_proxy_async();
     ptx::named_barrier_sync(Base::kOwn, 128);
@@ -316,7 +355,7 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
   WW_DEVICE void finish_rows() {
     const SplitSegment segment = cursor_.segment;
     const int count = rows();
-    if (thread() == 0) note_cut(work_, blockIdx.x, segment);
+    if (!C::kMerges && thread() == 0) note_cut(work_, blockIdx.x, segment);
     float scale[2];
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
@@ -340,11 +379,13 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
     ptx::store_shared_8(shared_.factors + thread() * 8, scale[0], scale[1]);
     ptx::named_barrier_arrive(Base::kProbabilityReady, 256);
     this->write(scale);
+    if constexpr (C::kMerges) this->merge();
   }
 
   const float scale_log2_;
   const float threshold_;  // in units of S
   RowSoftmax softmax_;
+  bool asked_ = false;  // for a segment's queries
   bool handed_over_ = false;
 };
 
@@ -379,6 +420,7 @@ class Sm90MlaFollower : Sm90MlaHalf<C> {
       read_factors(scale);
       ptx::named_barrier_arrive(Base::kProbabilityRead, 256);
       this->write(scale);
+      if constexpr (C::kMerges) this->merge();
     }
   }
 

@@ -16,7 +16,7 @@ enum MlaPart { kMlaRopePart = 0, kMlaRightPart = 1, kMlaLeftPart = 2, kMlaParts 
 constexpr int mla_first_column(int part) { return part == kMlaRopePart ? 8 : part == kMlaRightPart ? 4 : 0; }
 constexpr int mla_columns(int part) { return part == kMlaRopePart ? 1 : 4; }
 
-template <class Element_, MlaFormat kFormat_, bool kBoxes_, bool kPaired_>
+template <class Element_, MlaFormat kFormat_, bool kBoxes_, bool kPaired_, bool kMerges_>
 struct Sm90MlaConfig {
   using Element = Element_;
   static constexpr MlaFormat kFormat = kFormat_;
@@ -24,6 +24,9 @@ struct Sm90MlaConfig {
   static constexpr bool kPaired =
       kPaired_;  // two CTAs of a cluster, a row tile each, copy half of each KV tile for both
   static_assert(kFormat == MlaFormat::same16 || !kBoxes);
+  static constexpr bool kMerges = kMerges_;  // in place (SplitWork::in_place)
+  // A segment's queries are asked for while the one before ends. Measured where pieces are merged in place alone.
+  static constexpr bool kQueriesAhead = kMerges;
   static constexpr bool kExchanges = kPaired && !kBoxes;  // what a CTA has gathered goes to the other one
   static constexpr int kProducers = kFormat == MlaFormat::same16 ? 128 : 256;  // threads that copy
   static constexpr int kGatherers = kExchanges ? 64 : kProducers;              // and those that gather
@@ -40,7 +43,7 @@ struct Sm90MlaConfig {
   static constexpr int kTileBytes = kColumnBlocks * kColumnBytes;
   static constexpr int kStages = 2;
   static constexpr int kProbabilityBytes = kRows * kTokens * 2;
-  static constexpr int kBarrierBytes = 256;
+  static constexpr int kBarrierBytes = 256;  // and flags
   static constexpr int kSmemBytes = 3 * kTileBytes + kProbabilityBytes + 128 * 8 + kBarrierBytes + 384 + 1024;
   static_assert(kSmemBytes <= 227 * 1024);
   static constexpr float kRescaleThreshold = 8;
@@ -69,7 +72,7 @@ struct Sm90MlaShared {
     barriers = factors + 128 * 8;
     cursors = reinterpret_cast<MlaCursor*>(base + kFactors + 128 * 8 + C::kBarrierBytes);
     static_assert(3 * sizeof(MlaCursor) <= 384);
-    static_assert(C::kStages * (kMlaParts * 16 + C::kColumnBlocks * 8) <= C::kBarrierBytes);
+    static_assert(C::kStages * (kMlaParts * 16 + C::kColumnBlocks * 8) + 16 <= C::kBarrierBytes);
   }
   WW_DEVICE ptx::u32 full(MlaRing ring, int part) const {
     return barriers + (ring.stage() * kMlaParts + part) * 16;
@@ -79,6 +82,8 @@ struct Sm90MlaShared {
   WW_DEVICE ptx::u32 gathered(MlaRing ring, int column) const {
     return barriers + C::kStages * kMlaParts * 16 + (ring.stage() * C::kColumnBlocks + column) * 8;
   }
+  // 8 bytes of a multiplying warpgroup's own.
+  WW_DEVICE ptx::u32 flag(int half) const { return barriers + C::kBarrierBytes - 16 + half * 8; }
   // `bytes` of shared memory to the same address in the other CTA of the cluster, whose barrier at the address of
   // `barrier` hears of them. What threads have written there needs a fence first.
   static WW_DEVICE void send(ptx::u32 smem, ptx::u32 barrier, int bytes) {
