@@ -27,6 +27,7 @@ struct ScanConfig {
   static constexpr int kOut = kStages * kStageBytes;  // outputs, turned round
   // Of mbarriers. KDA's stand behind the decays of the first stage, since its stages leave no other room.
   static constexpr bool kRing = Mma::kAsync;
+  static constexpr bool kStoresLater = kGroups == 1;  // a chunk's outputs, beside the next one's first product
   static constexpr int kDecayPieces = kKda && kDim <= 128 ? kDim / 4 : 64;  // of 16 bytes, of the factors
   static constexpr int kEnd = kOut + kGroups * kBlockBytes;
   static constexpr int kFull = kKda ? kFactors + 16 * kDecayPieces : kEnd, kEmpty = kFull + kStages * 8;

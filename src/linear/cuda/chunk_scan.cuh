@@ -211,15 +211,17 @@ class ChunkScan {
     int tokens = 0;  // 0: none
   };
   // A chunk. MMAs that others wait for come first, and halves of Q S stand between them, so that tensor cores work while
-  // accumulators are turned into operands. O is complete, and is stored, while the next chunk's first product runs: `o` and
-  // `rows` are those of the chunk before, and then of this one.
+  // accumulators are turned into operands. `o` and `rows` are those of the chunk before, and then of this one. Of one group O is
+  // stored while the next chunk's first product runs; of two at once, while the other group's products do.
   WW_DEVICE void compute(float (&values)[32], float (&o)[32], Rows& rows, int stage, const Rows& now) {
     const u32 memory = memory_ + stage * C::kStageBytes, k = memory, q = memory + C::kTileBytes;
     constexpr int kSteps = C::kDim / 16;
     u32 x[4][4], update[4][4];
     start_state<0, kSteps>(values, k);
-    turn();
-    store_turned(rows);
+    if constexpr (C::kStoresLater) {
+      turn();
+      store_turned(rows);
+    }
     start_state<0, kSteps / 2>(o, q);
     rows = now;
     {
@@ -259,9 +261,12 @@ class ChunkScan {
     Mma::template wait<0>();
     Mma::settle(o);
     fetch_.let_go(stage);
-#pragma unroll
-    for (int i = 0; i < 16; ++i) out_[i] = E::pack(o[2 * i], o[2 * i + 1]);
+    round_outputs(o);
     if (!p_.out_vectors || p_.out_dtype == DType::f32) store_singly(o, rows);
+    if constexpr (!C::kStoresLater) {
+      turn();
+      store_turned(rows);
+    }
   }
   // V' as left operands: of the state, and of O.
   WW_DEVICE void finish_values(float (&values)[32], u32 (&x)[4][4], u32 (&update)[4][4], int stage) const {
@@ -354,8 +359,9 @@ class ChunkScan {
     Mma::template by_columns<C::kDim>(s_, update, memory + (C::kKda ? 2 * C::kTileBytes : 0));
     Mma::template by_rows<true>(o, x, memory + C::kP);
     if constexpr (C::kDim <= 128) round_state(state_, 0);
-    if (p_.out_dtype == DType::f32) store_wide(o, rows);
-    else turn(o);
+    if (p_.out_dtype == DType::f32) return store_wide(o, rows);
+    round_outputs(o);
+    turn();
   }
 
   WW_DEVICE void multiply_all(int slot) {
@@ -380,10 +386,10 @@ class ChunkScan {
       const int checkpoint = now.advance(p_, tokens);
       if (checkpoint >= 0) store_state(slot_place(checkpoint));
     }
-    if constexpr (C::kRing) {
+    if constexpr (C::kRing && C::kStoresLater) {
       turn();
       store_turned(rows);
-    } else {
+    } else if constexpr (!C::kRing) {
       store_turned_or_singly(rows);
     }
     store_last_state(slot);
@@ -402,15 +408,21 @@ class ChunkScan {
     }
     rows.tokens = 0;
   }
+  WW_DEVICE void round_outputs(const float (&o)[32]) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) out_[i] = E::pack(o[2 * i], o[2 * i + 1]);
+  }
   // Outputs of 16 bits, turned round in shared memory, this warp's columns of it.
   WW_DEVICE void turn() const {
     __syncwarp();
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const u32 pair = ptx::movmatrix_trans(out_[2 * n + half]);
-        ptx::store_shared_4(out_tile() + piece_offset(8 * n + lane_ / 4, 2 * warp_ + half) + lane_ % 4 * 4, pair);
+    for (int i = 0; i < 16; i += C::kStoresLater ? 1 : 4) {
+      if constexpr (C::kStoresLater) {
+        const u32 to = out_tile() + piece_offset(8 * (i / 2) + lane_ / 4, 2 * warp_ + i % 2);
+        ptx::store_shared_4(to + lane_ % 4 * 4, ptx::movmatrix_trans(out_[i]));
+      } else {
+        const u32 w[4] = {out_[i], out_[i + 1], out_[i + 2], out_[i + 3]};
+        ptx::stmatrix_x4_trans(out_tile() + piece_offset(4 * i + lane_ / 16 * 8 + lane_ % 8, 2 * warp_ + lane_ / 8 % 2), w);
       }
     }
     __syncwarp();
@@ -436,18 +448,6 @@ class ChunkScan {
       if (token < rows.tokens && v < p_.v_dim) out[token * p_.out_token_stride + v] = o[at];
     }
     rows.tokens = 0;
-  }
-  WW_DEVICE void turn(const float (&o)[32]) const {
-    __syncwarp();
-#pragma unroll
-    for (int n = 0; n < 8; ++n) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const u32 pair = ptx::movmatrix_trans(E::pack(o[4 * n + 2 * half], o[4 * n + 2 * half + 1]));
-        ptx::store_shared_4(out_tile() + piece_offset(8 * n + lane_ / 4, 2 * warp_ + half) + lane_ % 4 * 4, pair);
-      }
-    }
-    __syncwarp();
   }
   WW_DEVICE void store_turned_or_singly(const Rows& rows) const {
     auto* const out = static_cast<unsigned short*>(p_.out) + out_at(rows);

@@ -106,6 +106,20 @@ inline void ldmatrix(u32 (&r)[4], u32 smem, bool transposed) {
 inline void ldmatrix_x4(u32 (&r)[4], u32 smem) { ldmatrix(r, smem, false); }
 inline void ldmatrix_x4_trans(u32 (&r)[4], u32 smem) { ldmatrix(r, smem, true); }
 
+inline void stmatrix(u32 smem, const u32 (&r)[4], bool transposed) {
+  const auto rows = host_cta::lanes(smem);
+  const u32 lane = host_cta::lane();
+  for (u32 matrix = 0; matrix < 4; ++matrix) {
+    for (u32 i = 0; i < 2; ++i) {
+      const u32 a = lane / 4, b = lane % 4 * 2 + i;
+      shared_at<uint16_t>(rows[8 * matrix + (transposed ? b : a)])[transposed ? a : b] = static_cast<uint16_t>(r[matrix] >> 16 * i);
+    }
+  }
+  host_cta::lanes(0);  // nobody reads there before all have written
+}
+inline void stmatrix_x4(u32 smem, const u32 (&r)[4]) { stmatrix(smem, r, false); }
+inline void stmatrix_x4_trans(u32 smem, const u32 (&r)[4]) { stmatrix(smem, r, true); }
+
 inline u32 movmatrix_trans(u32 a) {
   const auto all = host_cta::lanes(a);
   const u32 lane = host_cta::lane();
