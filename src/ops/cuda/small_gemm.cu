@@ -48,6 +48,7 @@ struct Args {
 
 template <int kTokenTiles_, int kUnits_, bool kGlu_ = false, bool kNorm_ = false>
 struct Config {
+  static constexpr int kWarps = gpu::kWarps;
   static constexpr int kTokenTiles = kTokenTiles_;  // of 8 input rows
   static constexpr int kTokens = 8 * kTokenTiles;
   static constexpr bool kGlu = kGlu_, kNorm = kNorm_;
@@ -70,21 +71,8 @@ struct Config {
   static_assert(kStages >= 3 && kResident % 128 == 0 && (!kNorm || kTokenTiles == 1));
 };
 
-// A warp's steps in order: its turns of the depth of one group of units after the other.
 template <class C>
-struct Walk {
-  int unit, end_unit, k;
-
-  __device__ Walk(const Args& a)
-      : unit(static_cast<int>(int64_t{a.units} * blockIdx.x / gridDim.x)),
-        end_unit(static_cast<int>(int64_t{a.units} * (blockIdx.x + 1) / gridDim.x)), k(first_k()) {}
-  static __device__ int first_k() { return static_cast<int>(threadIdx.x) / 32 * C::kStepDepth; }
-  __device__ int rows() const { return min(C::kOutUnits, end_unit - unit) * kUnitRows; }
-  __device__ void next_group() {
-    unit += C::kOutUnits;
-    k = first_k();
-  }
-};
+using Walk = SmallGemmWalk<C>;
 
 template <class C>
 __device__ __forceinline__ u32 swizzled(int row, int chunk) {
@@ -95,11 +83,10 @@ __device__ __forceinline__ u32 swizzled(int row, int chunk) {
 template <class C>
 class Loader {
  public:
-  __device__ Loader(const Args& a, u32 ring) : weights_(a), inputs_(a), ring_(ring) {}
+  __device__ Loader(const Args& a, u32 ring) : weights_(a.units), inputs_(a.units), ring_(ring) {}
 
   __device__ void load_weights(const Args& a, int stage) {
-    skip_ended(a, weights_);
-    if (weights_.unit < weights_.end_unit) {
+    if (weights_.find(a.depth)) {
       const char* const from = a.w + int64_t{weights_.unit} * kUnitRows * a.depth * 2;
       const u32 to = ring_ + stage * C::kStageBytes;
       copy<C::kOutRows>(from, a.depth, weights_.k, weights_.rows(), to);
@@ -108,24 +95,19 @@ class Loader {
                           to + C::kOutRows * C::kRowBytes);
       }
     }
-    weights_.k += kWarps * C::kStepDepth;
+    weights_.next_step();
   }
   __device__ void load_inputs(const Args& a, int stage) {
     if constexpr (!C::kNorm) {
-      skip_ended(a, inputs_);
-      if (inputs_.unit < inputs_.end_unit) {
+      if (inputs_.find(a.depth)) {
         copy<C::kTokens>(a.x, a.depth, inputs_.k, a.rows, ring_ + stage * C::kStageBytes + C::kRows * C::kRowBytes);
       }
-      inputs_.k += kWarps * C::kStepDepth;
+      inputs_.next_step();
     }
     ptx::cp_async_commit();
   }
 
  private:
-  __device__ void skip_ended(const Args& a, Walk<C>& at) {
-    while (at.k >= a.depth && at.unit < at.end_unit) at.next_group();
-  }
-
   // Rows past `rows` and depth past the end become zeros.
   template <int kCopiedRows>
   __device__ void copy(const char* matrix, int depth, int k, int rows, u32 to) {
@@ -305,32 +287,21 @@ __global__ void __launch_bounds__(kThreads, 1) small_gemm_kernel(const __grid_co
   extern __shared__ __align__(128) char smem[];
   float* const partial = reinterpret_cast<float*>(smem);
   float* const squares = reinterpret_cast<float*>(smem + C::kPartialBytes);
-  const u32 ring = ptx::smem_address(smem + C::kRing) + threadIdx.x / 32 * C::kStages * C::kStageBytes;
+  const u32 memory = ptx::smem_address(smem + C::kRing) + threadIdx.x / 32 * C::kStages * C::kStageBytes;
   const u32 resident = ptx::smem_address(smem + C::kResident);
   start_successor();
-  Loader<C> loader(a, ring);
-  for (int stage = 0; stage < C::kStages; ++stage) loader.load_weights(a, stage);
-  wait_for_predecessor();
-  for (int stage = 0; stage < C::kStages; ++stage) loader.load_inputs(a, stage);
+  SmallGemmRing<C, Loader<C>> ring(a, memory);
+  ring.fill(a);
   if constexpr (C::kNorm) {
     keep_inputs<E, C>(a, smem + C::kResident, squares);
     __syncthreads();
   }
 
-  int stage = 0;
-  for (Walk<C> at(a); at.unit < at.end_unit; at.next_group()) {
+  for (Walk<C> at(a.units); at.unit < at.end_unit; at.next_group()) {
     Outputs<Y, C> outputs;
     outputs.read(a, at);
     float sum[C::kChains][C::kUnits][C::kTokenTiles][4] = {};
-    for (int k = at.k; k < a.depth; k += kWarps * C::kStepDepth) {
-      ptx::cp_async_wait<C::kStages - 1>();
-      __syncwarp();
-      multiply<E, C>(a, ring + stage * C::kStageBytes, resident, k, sum);
-      __syncwarp();
-      loader.load_weights(a, stage);
-      loader.load_inputs(a, stage);
-      stage = stage + 1 == C::kStages ? 0 : stage + 1;
-    }
+    ring.each_step(a, at, [&](u32 stage, int k) { multiply<E, C>(a, stage, resident, k, sum); });
     join_chains<C>(sum);
     __syncthreads();  // the last group's sums have been read
     share<C>(sum[0], partial);

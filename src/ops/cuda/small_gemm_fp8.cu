@@ -46,9 +46,11 @@ struct Args {
 
 template <int kTokenTiles_, int kUnits_, bool kBlocks_>
 struct Config {
+  static constexpr int kWarps = gpu::kWarps;
   static constexpr int kTokenTiles = kTokenTiles_;  // of 8 input rows
   static constexpr int kTokens = 8 * kTokenTiles;
   static constexpr int kUnits = kUnits_;            // whose sums a CTA keeps at a time
+  static constexpr int kOutUnits = kUnits;
   static constexpr bool kBlocks = kBlocks_;         // scales of blocks
   static constexpr int kRows = kUnits * kUnitRows;
   static constexpr int kStepDepth = kCodeBytes / kRows;
@@ -63,21 +65,8 @@ struct Config {
   static_assert(kStepDepth % kFp8Block == 0 || kStepDepth == 64);
 };
 
-// A warp's steps in order: its turns of the depth of one group of units after the other.
 template <class C>
-struct Walk {
-  int unit, end_unit, k;
-
-  __device__ Walk(const Args& a)
-      : unit(static_cast<int>(int64_t{a.units} * blockIdx.x / gridDim.x)),
-        end_unit(static_cast<int>(int64_t{a.units} * (blockIdx.x + 1) / gridDim.x)), k(first_k()) {}
-  static __device__ int first_k() { return static_cast<int>(threadIdx.x) / 32 * C::kStepDepth; }
-  __device__ int units() const { return min(C::kUnits, end_unit - unit); }
-  __device__ void next_group() {
-    unit += C::kUnits;
-    k = first_k();
-  }
-};
+using Walk = SmallGemmWalk<C>;
 
 // ldmatrix reads one chunk of eight rows; ld.shared.v2, two neighbouring chunks of four rows.
 template <class C>
@@ -94,17 +83,16 @@ __device__ __forceinline__ u32 input_offset(int row, int chunk) {
 template <class C>
 class Loader {
  public:
-  __device__ Loader(const Args& a, u32 ring) : weights_(a), inputs_(a), ring_(ring) {}
+  __device__ Loader(const Args& a, u32 ring) : weights_(a.units), inputs_(a.units), ring_(ring) {}
 
   __device__ void load_weights(const Args& a, int stage) {
-    skip_ended(a, weights_);
-    if (weights_.unit < weights_.end_unit) {
+    if (weights_.find(a.depth)) {
       constexpr int kChunks = C::kStepDepth / 16, kRowsPerCopy = 32 / kChunks;
       const int lane = threadIdx.x % 32, chunk = lane % kChunks, first = lane / kChunks;
       const bool inside = weights_.k + chunk * 16 < a.depth;
       const char* from = a.w + (int64_t{weights_.unit} * kUnitRows + first) * a.depth + weights_.k + chunk * 16;
       const u32 to = ring_ + stage * C::kStageBytes;
-      const int rows = weights_.units() * kUnitRows;
+      const int rows = weights_.rows();
 #pragma unroll
       for (int row = 0; row < C::kRows; row += kRowsPerCopy) {
         const bool real = inside && row + first < rows;
@@ -112,12 +100,11 @@ class Loader {
                               real ? 16 : 0, policy_);
       }
     }
-    weights_.k += kWarps * C::kStepDepth;
+    weights_.next_step();
   }
 
   __device__ void load_inputs(const Args& a, int stage) {
-    skip_ended(a, inputs_);
-    if (inputs_.unit < inputs_.end_unit) {
+    if (inputs_.find(a.depth)) {
       constexpr int kChunks = C::kStepDepth / 8;
       const int lane = threadIdx.x % 32;
       const u32 to = ring_ + stage * C::kStageBytes;
@@ -129,15 +116,11 @@ class Loader {
                          real ? 16 : 0);
       }
     }
-    inputs_.k += kWarps * C::kStepDepth;
+    inputs_.next_step();
     ptx::cp_async_commit();
   }
 
  private:
-  __device__ void skip_ended(const Args& a, Walk<C>& at) {
-    while (at.k >= a.depth && at.unit < at.end_unit) at.next_group();
-  }
-
   const ptx::u64 policy_ = ptx::evict_first_policy();
   Walk<C> weights_, inputs_;
   u32 ring_;
@@ -260,7 +243,7 @@ struct Outputs {
   static __device__ int row() { return static_cast<int>(threadIdx.x) % C::kRows; }
   static __device__ int token(int i) { return static_cast<int>(threadIdx.x) / C::kRows + i * (kThreads / C::kRows); }
   static __device__ bool has(const Args& a, const Walk<C>& group, int i) {
-    return row() < group.units() * kUnitRows && token(i) < a.rows;
+    return row() < group.rows() && token(i) < a.rows;
   }
   static __device__ Y* memory(const Args& a, const Walk<C>& group, int i) {
     return static_cast<Y*>(a.y) + token(i) * a.y_stride + group.unit * kUnitRows + row();
@@ -268,7 +251,7 @@ struct Outputs {
   // Early, so that the wait for memory is over when the sums are there.
   __device__ void read(const Args& a, const Walk<C>& group, float widening) {
     factor = widening;
-    if (!C::kBlocks && row() < group.units() * kUnitRows) factor *= __ldg(a.scales + group.unit * kUnitRows + row());
+    if (!C::kBlocks && row() < group.rows()) factor *= __ldg(a.scales + group.unit * kUnitRows + row());
 #pragma unroll
     for (int i = 0; i < C::kOutputs; ++i) {
       before[i] = has(a, group, i) && a.accumulate ? to_f32(*memory(a, group, i)) : 0;
@@ -292,27 +275,16 @@ template <typename E, typename Y, class C>
 __global__ void __launch_bounds__(kThreads, 1) small_gemm_fp8_kernel(const __grid_constant__ Args a) {
   extern __shared__ __align__(128) char smem[];
   float* const partial = reinterpret_cast<float*>(smem);
-  const u32 ring = ptx::smem_address(smem + C::kPartialBytes) + threadIdx.x / 32 * C::kStages * C::kStageBytes;
+  const u32 memory = ptx::smem_address(smem + C::kPartialBytes) + threadIdx.x / 32 * C::kStages * C::kStageBytes;
   start_successor();
-  Loader<C> loader(a, ring);
-  for (int stage = 0; stage < C::kStages; ++stage) loader.load_weights(a, stage);
-  wait_for_predecessor();
-  for (int stage = 0; stage < C::kStages; ++stage) loader.load_inputs(a, stage);
+  SmallGemmRing<C, Loader<C>> ring(a, memory);
+  ring.fill(a);
 
-  int stage = 0;
-  for (Walk<C> at(a); at.unit < at.end_unit; at.next_group()) {
+  for (Walk<C> at(a.units); at.unit < at.end_unit; at.next_group()) {
     Outputs<Y, C> outputs;
     outputs.read(a, at, Widening<E>::kFactor);
     Sums<C> sum = {};
-    for (int k = at.k; k < a.depth; k += kWarps * C::kStepDepth) {
-      ptx::cp_async_wait<C::kStages - 1>();
-      __syncwarp();
-      add_stage<E, C>(a, ring + stage * C::kStageBytes, at, k, sum);
-      __syncwarp();
-      loader.load_weights(a, stage);
-      loader.load_inputs(a, stage);
-      stage = stage + 1 == C::kStages ? 0 : stage + 1;
-    }
+    ring.each_step(a, at, [&](u32 stage, int k) { add_stage<E, C>(a, stage, at, k, sum); });
     __syncthreads();  // the last group's sums have been read
     share<C>(sum, partial);
     __syncthreads();
