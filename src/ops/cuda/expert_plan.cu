@@ -71,9 +71,9 @@ __device__ void write_tiles(const ExpertPlanCall& call, int32_t* counts, int32_t
 }
 
 // Pairs [begin, end) to their places: each behind those of its expert that came before it, of which choose() left the number
-// where the place will stand.
+// where the place will stand. kTogether loads of each are under way.
+template <int kTogether>
 __device__ void place(const ExpertPlan& plan, int begin, int end, const int32_t* firsts) {
-  constexpr int kTogether = 4;  // loads under way
   for (int base = begin + threadIdx.x; base < end; base += kTogether * blockDim.x) {
     int expert[kTogether], rank[kTogether];
 #pragma unroll
@@ -114,8 +114,8 @@ __device__ float gate_product(const SharedGate& shared, int64_t row) {
 
 // A warp's row; `counts` gets its experts, and place_of how many pairs of an expert came before. Lane j's expert.
 template <int kEach>
-__device__ int choose(const ExpertPlanCall& call, int row, int32_t* counts) {
-  const int k = call.rule.of_row(), lane = threadIdx.x % 32, from = is_padding(call.kv_slots, row) ? 0 : row;
+__device__ int choose(const ExpertPlanCall& call, int row, bool padding, int32_t* counts) {
+  const int k = call.rule.of_row(), lane = threadIdx.x % 32, from = padding ? 0 : row;
   const float* const logits = call.logits + int64_t{from} * call.rule.num_experts;
   Choice choice = choose_row<kEach>(call.rule, logits, call.correction, call.dice, from);
   if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate.gate != nullptr, gate_product(call.shared_gate, from), choice);
@@ -132,10 +132,11 @@ __global__ void __launch_bounds__(kFewThreads, 1) plan_kernel(const __grid_const
   const int experts = call.rule.all_experts(), rows = static_cast<int>(call.rows);
   const int row = static_cast<int>(blockIdx.x) * (kFewThreads / 32) + threadIdx.x / 32;
   start_successor();
+  const bool padding = row < rows && is_padding(call.kv_slots, row);  // of a step's arrays, which are there early
   wait_for_predecessor();
   if (row < rows) {
-    const int expert = choose<kEach>(call, row, call.plan.histogram);
-    if (threadIdx.x % 32 < call.rule.of_row() && !is_padding(call.kv_slots, row)) count_row(call.plan.load, expert);
+    const int expert = choose<kEach>(call, row, padding, call.plan.histogram);
+    if (threadIdx.x % 32 < call.rule.of_row() && !padding) count_row(call.plan.load, expert);
   }
   if (!arrives_last(call.plan.arrived)) return;
 #pragma unroll 4
@@ -145,7 +146,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) plan_kernel(const __grid_const
   }
   write_tiles(call, counts, first_tile);
   __syncthreads();
-  place(call.plan, 0, rows * call.rule.of_row(), counts);
+  place<8>(call.plan, 0, rows * call.rule.of_row(), counts);
 }
 
 template <int kEach>
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(choose_threads(kEach), 1) choose_kernel(const 
   start_successor();
   wait_for_predecessor();
   __syncthreads();
-  for (int row = begin + threadIdx.x / 32; row < end; row += blockDim.x / 32) choose<kEach>(call, row, counts);
+  for (int row = begin + threadIdx.x / 32; row < end; row += blockDim.x / 32) choose<kEach>(call, row, is_padding(call.kv_slots, row), counts);
   __syncthreads();
   for (int e = threadIdx.x; e < experts; e += blockDim.x) call.plan.counts[int64_t{blockIdx.x} * experts + e] = counts[e];
 }
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_const
   for (int e = threadIdx.x; e < experts; e += blockDim.x) before[e] += totals[e];
   __syncthreads();
   const int begin = static_cast<int>(blockIdx.x) * block_rows;
-  place(call.plan, begin * k, min(begin + block_rows, static_cast<int>(call.rows)) * k, before);
+  place<4>(call.plan, begin * k, min(begin + block_rows, static_cast<int>(call.rows)) * k, before);
 }
 
 }  // namespace

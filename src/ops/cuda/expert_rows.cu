@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "ops/cuda/experts.h"
 #include "ops/cuda/launch.cuh"
@@ -10,23 +11,25 @@
 namespace warpweave::gpu {
 namespace {
 
-// A warp reads a row, or a piece of it, once and writes it to its places.
+// A warp reads a row, or a piece of it, once and writes it to its places; kTogether loads of a lane are under way.
+template <int kTogether>
 __global__ void __launch_bounds__(256) spread_kernel(const __grid_constant__ SpreadRowsCall call, int pieces) {
   wait_for_predecessor();
   start_successor();  // not before: the successor may take the plan as settled
-  const int64_t index = int64_t{blockIdx.x} * 8 + threadIdx.x / 32, row = index / pieces;
+  const int64_t index = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32, row = index / pieces;
   if (row >= call.rows) return;
   const char* const from = static_cast<const char*>(call.x) + row * call.row_bytes;
-  constexpr int kTogether = 4;  // loads under way
+  const int lane = threadIdx.x % 32;
+  const int64_t place = lane < call.k ? __ldcg(call.place_of + row * call.k + lane) : 0;  // on its way beside the row
   const int64_t step = int64_t{pieces} * kTogether * 512;
-  for (int64_t base = index % pieces * (kTogether * 512) + threadIdx.x % 32 * 16; base < call.row_bytes; base += step) {
+  for (int64_t base = index % pieces * (kTogether * 512) + lane * 16; base - lane * 16 < call.row_bytes; base += step) {
     uint4 v[kTogether];
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       if (base + i * 512 < call.row_bytes) v[i] = __ldcg(reinterpret_cast<const uint4*>(from + base + i * 512));
     }
     for (int j = 0; j < call.k; ++j) {
-      char* const to = static_cast<char*>(call.out) + call.place_of[row * call.k + j] * call.row_bytes + base;
+      char* const to = static_cast<char*>(call.out) + __shfl_sync(~0u, place, j) * call.row_bytes + base;
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         if (base + i * 512 < call.row_bytes) *reinterpret_cast<uint4*>(to + i * 512) = v[i];
@@ -81,10 +84,15 @@ __global__ void __launch_bounds__(256) scale_by_gate_kernel(const __grid_constan
 
 void spread_rows(const SpreadRowsCall& call, Stream stream) {
   if (call.rows == 0) return;
-  constexpr int64_t kPieceBytes = 2048;
-  const int64_t pieces = std::max<int64_t>(1, (call.row_bytes + kPieceBytes - 1) / kPieceBytes);
-  launch_dependent({static_cast<unsigned>((call.rows * pieces + 7) / 8), 256, 0, static_cast<cudaStream_t>(stream)}, spread_kernel,
-                   call, static_cast<int>(pieces));
+  constexpr int64_t kFewRows = 256;  // which small pieces and CTAs spread over all SMs
+  const auto launch = [&]<int kTogether>(std::integral_constant<int, kTogether>, unsigned threads) {
+    constexpr int64_t kPieceBytes = kTogether * 512;
+    const int64_t pieces = std::max<int64_t>(1, (call.row_bytes + kPieceBytes - 1) / kPieceBytes), warps = threads / 32;
+    const auto blocks = static_cast<unsigned>((call.rows * pieces + warps - 1) / warps);
+    launch_dependent({blocks, threads, 0, static_cast<cudaStream_t>(stream)}, spread_kernel<kTogether>, call,
+                     static_cast<int>(pieces));
+  };
+  call.rows <= kFewRows ? launch(std::integral_constant<int, 2>(), 64) : launch(std::integral_constant<int, 4>(), 256);
 }
 
 void scale_by_gate(const ScaleByGateCall& call, Stream stream) {

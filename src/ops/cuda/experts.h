@@ -158,7 +158,7 @@ struct SpreadRowsCall {
   int64_t rows = 0;
   int64_t row_bytes = 0;          // a multiple of 16
   const int32_t* place_of = nullptr;
-  int k = 0;
+  int k = 0;                      // up to 32
   void* out = nullptr;            // [rows * k, row_bytes]
 };
 void spread_rows(const SpreadRowsCall& call, Stream stream);
