@@ -224,13 +224,17 @@ TEST(Bench, TimesSpeculationAndSuggestsFlags) {
   EXPECT_NE(text.find("--speculative-algorithm EAGLE --speculative-draft-model-path models/tale-eagle"),
             std::string::npos);
   const auto rows = nlohmann::json::parse(std::ifstream(json))["rows"];
-  ASSERT_EQ(rows.size(), 2u * (1 + 2 + 6));
+  ASSERT_EQ(rows.size(), 2u * (2 + 2 + 6));  // two servers without guesses, the second of them the control
+  size_t controls = 0;
   for (const auto& row : rows) {
+    controls += row.value("control", false);
+    EXPECT_TRUE(!row.value("control", false) || row["flags"] == "") << row;
     const bool drafts = row["flags"].get<std::string>().find("EAGLE") != std::string::npos;
     EXPECT_EQ(row["draft_ms"].get<double>() > 0, drafts) << row;
     EXPECT_GT(row["verify_ms"].get<double>(), 0) << row;
     EXPECT_GE(row["accept_length"].get<double>(), 1) << row;
   }
+  EXPECT_EQ(controls, 2u);
   EXPECT_EQ(bench_command(Argv{"spec"}), kExitUsage);
   EXPECT_EQ(bench_command(Argv{"spec", "--prompts", "no/such/file"}), kExitFailed);
   EXPECT_EQ(bench_command(Argv{"spec", "--prompts", "README.md", "--candidate", "--speculative-algorithm EAGLE"}),
