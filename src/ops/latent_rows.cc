@@ -32,7 +32,7 @@ void one_row(const ElementwiseKernels& kernels, const LatentRowsCall& call, int6
                     .accumulate = false});
   rotate(token + call.kv_rank);
   if (call.out.data == nullptr || call.kv_slots[r] < 0) return;
-  write_kv_head(kernels, call.out, 0, slot_index(call.out, call.kv_slots[r], call.page_size), 
+  write_kv_head(kernels, call.out, 0, slot_index(call.out, call.kv_slots[r], call.page_size),
                 {token, static_cast<size_t>(call.kv_rank + call.rope_dim)});
 }
 
