@@ -29,9 +29,9 @@ bool takes_boxes(MlaFormat format, const MlaParams& p, bool paired) {
          box_tokens_of(p.page_size, kMaxPageTokensOfBox) >= (paired ? kMinPairedBoxTokens : kMinBoxTokens);
 }
 
-// Whether the CTAs themselves merge pieces. It pays where units are in about two pieces or one: where they are as many
-// as half of the CTAs, or all; lengths are not known here. In a step, more units have so little to merge that a kernel
-// of its own takes less time (docs/gpu-tuning.md).
+// Whether the CTAs themselves merge pieces. Whole pairs have none, so no kernel has to merge them. Otherwise it pays
+// where units are in one or two pieces: from half as many units as CTAs up to as many (lengths are not known here).
+// More units have so little to merge that a kernel of its own takes less time in a step (docs/gpu-tuning.md).
 bool merges_in_place(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p) {
   if (shape.family != MlaFamily::wgmma || shape.format != MlaFormat::same16) return false;
   const int units = p.num_requests * layout.row_tiles, nearly_all = layout.num_workers - layout.num_workers / 16;
