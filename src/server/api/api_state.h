@@ -68,6 +68,11 @@ class Api {
   std::unordered_map<std::string, std::vector<std::string>> groups_;
 };
 
+// As --allow-unknown-fields has it.
+inline UnknownFields unknown_fields(const Api& api) {
+  return api.context().args.allow_unknown_fields ? UnknownFields::ignored : UnknownFields::refused;
+}
+
 // `prefix` and 32 random hexadecimal digits.
 std::string random_id(std::string_view prefix);
 

@@ -12,8 +12,12 @@ Status require_object(const Json& value, const std::string& field) {
   return value.is_object() ? Status() : wrong_type(field, "an object", value);
 }
 
-Result<std::string> read_text_parts(const Json* value, const std::string& field,
+Result<std::string> read_text_parts(const FieldReader& reader, std::string_view name,
                                     std::span<const std::string_view> types) {
+  // What other services cache by, and what an answer's parts have beside their text when they come back.
+  constexpr std::string_view kWithoutEffect[] = {"cache_control", "citations", "annotations", "logprobs"};
+  const Json* const value = reader.find(name);
+  const std::string field = reader.path(name);
   if (value == nullptr) return std::string();
   if (value->is_string()) return value->get<std::string>();
   if (!value->is_array() || value->size() > kMaxContentParts) {
@@ -23,7 +27,7 @@ Result<std::string> read_text_parts(const Json* value, const std::string& field,
   for (size_t i = 0; i < value->size(); ++i) {
     const std::string part_field = fmt::format("{}[{}]", field, i);
     WW_RETURN_IF_ERROR(require_object((*value)[i], part_field));
-    FieldReader part((*value)[i], part_field + ".");
+    FieldReader part = reader.inside((*value)[i], part_field + ".");
     std::string type, piece;
     part.get("type", TextLimit{kMaxRidBytes}, &type);
     if (std::find(types.begin(), types.end(), type) == types.end()) {
@@ -32,6 +36,7 @@ Result<std::string> read_text_parts(const Json* value, const std::string& field,
                                  part_field + ".type");
     }
     part.get("text", TextLimit{kMaxTextBytes}, &piece);
+    part.refuse_unknown(kWithoutEffect);
     WW_RETURN_IF_ERROR(part.status());
     text += piece;
   }

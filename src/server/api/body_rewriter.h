@@ -10,8 +10,8 @@
 
 namespace warpweave::server {
 
-// A text, or a list of parts whose types are among `types` and hold one, joined. Absent: empty.
-Result<std::string> read_text_parts(const Json* value, const std::string& field,
+// The member `name`: a text, or a list of parts whose types are among `types` and hold one, joined. Absent: empty.
+Result<std::string> read_text_parts(const FieldReader& reader, std::string_view name,
                                     std::span<const std::string_view> types);
 
 // {"type": "function", "function": {...}} of a tool's members; null ones are left out.

@@ -57,7 +57,7 @@ void make_requests(const ChatOptions& options, const SamplingParams& params, con
 
 Result<PreparedChat> prepare_chat(const Api& api, const Json& body, std::string_view strings,
                                   std::string_view id_prefix) {
-  FieldReader reader(body);
+  FieldReader reader(body, {}, unknown_fields(api));
   PreparedChat chat;
   ChatOptions& options = chat.options;
   options.add_special_tokens = false;  // the template writes its own

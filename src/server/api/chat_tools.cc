@@ -17,6 +17,8 @@ namespace {
 // model.
 constexpr std::string_view kShownOfFunction[] = {"return", "returns", "response"};
 constexpr std::string_view kWithoutEffectOfTool[] = {"cache_control"};
+// Some clients name a function by sending all of it.
+constexpr std::string_view kWithoutEffectOfChoice[] = {"description", "parameters", "strict"};
 
 Status check_tool(const Json& tool, const std::string& field, bool allow_unknown) {
   if (!tool.is_object()) return wrong_type(field, "an object with a function", tool);
@@ -92,12 +94,12 @@ std::string name_of(const Json& function) {
 
 // {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [{"type": "function", "function":
 // {"name"}}]}}
-Status read_allowed(const Json& choice, ToolRequest* out, std::set<std::string>* allowed) {
-  const Json* const object = member(choice, "allowed_tools");
+Status read_allowed(const FieldReader& body, ToolRequest* out, std::set<std::string>* allowed) {
+  const Json* const object = member(*body.find("tool_choice"), "allowed_tools");
   const Status wrong = Status::invalid_argument(
       "tool_choice.allowed_tools needs a mode, \"auto\" or \"required\", and a list of tools.", "tool_choice");
   if (object == nullptr || !object->is_object()) return wrong;
-  FieldReader reader(*object, "tool_choice.allowed_tools.");
+  FieldReader reader = body.inside(*object, "tool_choice.allowed_tools.");
   std::string mode;
   reader.get("mode", TextLimit{16}, &mode);
   const Json* const tools = reader.find("tools");
@@ -134,12 +136,19 @@ Status read_choice(const FieldReader& reader, ToolRequest* out, bool* none, std:
   out->must_call = !*none;
   if (*none || is_text(*choice, "required")) return {};
   const Json* const type = member(*choice, "type");
-  if (type != nullptr && is_text(*type, "allowed_tools")) return read_allowed(*choice, out, allowed);
+  if (type != nullptr && is_text(*type, "allowed_tools")) return read_allowed(reader, out, allowed);
   const Json* const function = member(*choice, "function");
   if (function == nullptr || !function->is_object()) return bad_choice(*choice);
   if (type != nullptr && !is_text(*type, "function")) return bad_choice(*choice);
   out->only = name_of(*function);
-  return out->only.empty() ? bad_choice(*choice) : Status();
+  if (out->only.empty()) return bad_choice(*choice);
+  FieldReader fields = reader.inside(*choice, "tool_choice.");
+  FieldReader named = reader.inside(*function, "tool_choice.function.");
+  for (const char* name : {"type", "function"}) fields.find(name);
+  named.find("name");
+  fields.refuse_unknown();
+  named.refuse_unknown(kWithoutEffectOfChoice);
+  return fields.status().ok() ? named.status() : fields.status();
 }
 
 bool is_special_mark(const Tokenizer& tokenizer, std::string_view mark) {

@@ -182,7 +182,7 @@ std::string_view other_name(std::string_view name, const std::vector<std::string
 }  // namespace
 
 void FieldReader::refuse_unknown(std::span<const std::string_view> without_effect) {
-  if (!status_.ok()) return;
+  if (!status_.ok() || unknown_ == UnknownFields::ignored) return;
   std::vector<std::string_view> known = asked_;
   known.insert(known.end(), without_effect.begin(), without_effect.end());
   std::sort(known.begin(), known.end());

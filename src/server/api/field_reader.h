@@ -4,7 +4,8 @@
 // returns false. The first failure is kept and turns later reads into no-ops, so a handler reads
 // all its fields and then checks status() once. Messages give field, value, bound and a fix.
 // A field is known once something has asked for it; refuse_unknown() refuses the others, so that
-// none is accepted and ignored. The object and the names must outlive the reader. Not thread-safe.
+// none is accepted and ignored, but where the server is to ignore them. The object and the names must outlive the
+// reader. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -48,11 +49,18 @@ Status read_token_ids(const Json& value, std::string_view field, int vocab_size,
 std::string describe_value(const Json& value);
 Status wrong_type(std::string_view field, std::string_view expected, const Json& value);
 
+// What becomes of fields that nothing asked for.
+enum class UnknownFields { refused, ignored };
+
 class FieldReader {
  public:
   // `prefix` goes before field names in messages: "sampling_params.".
-  explicit FieldReader(const Json& object, std::string prefix = {})
-      : object_(object), prefix_(std::move(prefix)) {}
+  explicit FieldReader(const Json& object, std::string prefix = {}, UnknownFields unknown = UnknownFields::refused)
+      : object_(object), prefix_(std::move(prefix)), unknown_(unknown) {}
+  // Of an object within this one's; its unknown fields are treated alike.
+  FieldReader inside(const Json& object, std::string prefix) const {
+    return FieldReader(object, std::move(prefix), unknown_);
+  }
 
   // Null when the field is absent or null, or after a failure.
   const Json* find(std::string_view name) const;
@@ -68,7 +76,7 @@ class FieldReader {
                      std::vector<int32_t>* out);
 
   // Call after the last read: a member that nothing asked for, and that is not null or one of
-  // `without_effect`, is a failure that names the nearest field.
+  // `without_effect`, is a failure that names the nearest field, unless such fields are ignored.
   void refuse_unknown(std::span<const std::string_view> without_effect = {});
 
   std::string path(std::string_view name) const { return prefix_ + std::string(name); }
@@ -82,6 +90,7 @@ class FieldReader {
   const Json& object_;
   mutable std::vector<std::string_view> asked_;
   std::string prefix_;
+  UnknownFields unknown_;
   Status status_;
 };
 

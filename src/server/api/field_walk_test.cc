@@ -91,6 +91,22 @@ const std::set<std::string> kTakeEverything = {
     "/v1/messages tools[0].input_schema.type", "/v1/responses metadata",
     "/v1/responses tools[0].parameters.type", "/v1/responses user"};
 
+// Objects that take members beside their own fields: what templates read, JSON of the client's own, and schemas, whose
+// unknown words bind nothing.
+const std::set<std::string> kTakeMembers = {
+    "/invocations messages[0]", "/tokenize messages[0]", "/v1/chat/completions chat_template_kwargs",
+    "/v1/chat/completions messages[0]", "/v1/chat/completions messages[1]", "/v1/chat/completions messages[1].content[0]",
+    "/v1/chat/completions messages[2]", "/v1/chat/completions messages[2].tool_calls[0]",
+    "/v1/chat/completions messages[2].tool_calls[0].function", "/v1/chat/completions messages[3]",
+    "/v1/chat/completions messages[4]", "/v1/chat/completions tools[0].function.parameters",
+    "/v1/chat/completions tools[0].function.parameters.properties.h", "/v1/completions response_format.json_schema.schema",
+    "/v1/completions response_format.json_schema.schema.properties.a", "/v1/messages messages[1].content[0].input",
+    "/v1/messages output_config.format.schema", "/v1/messages output_format.schema", "/v1/messages tools[0].input_schema",
+    "/v1/responses tools[0].parameters"};
+// Objects whose members are no fields: token ids, properties.
+const std::set<std::string> kMembersAreNoFields = {"logit_bias", "sampling_params.logit_bias",
+    "response_format.json_schema.schema.properties", "tools[0].function.parameters.properties"};
+
 // A kind of value each, so that a field that takes them all stands out; then edges of numbers.
 constexpr const char* kKinds[] = {"true", "3", "\"odd\"", "[7]", "{\"odd\": 7}"};
 constexpr const char* kEdges[] = {
@@ -139,6 +155,16 @@ bool put(Json* body, const std::vector<std::string>& steps, const Json& value) {
   if (!at->is_object()) return false;
   (*at)[steps.back()] = value;
   return true;
+}
+
+// The places of objects, the body itself as "".
+void add_objects(const Json& value, const std::string& path, std::set<std::string>* paths) {
+  if (value.is_object()) {
+    paths->insert(path);
+    for (const auto& [key, item] : value.items()) add_objects(item, path.empty() ? key : path + "." + key, paths);
+  } else if (value.is_array()) {
+    for (size_t i = 0; i < value.size(); ++i) add_objects(value[i], path + "[" + std::to_string(i) + "]", paths);
+  }
 }
 
 void add_paths(const Json& value, const std::string& path, std::set<std::string>* paths) {
@@ -250,6 +276,31 @@ TEST_F(FieldWalk, EveryFieldWithEveryKindOfValue) {
   }
   std::printf("%d requests\n", requests_);
   EXPECT_EQ(takes_all, kTakeEverything);
+}
+
+TEST_F(FieldWalk, AMemberThatNothingReadsIsRefusedOrIgnoredAtEveryDepth) {
+  TestApiOptions lenient = options({});
+  lenient.args.allow_unknown_fields = true;
+  TestApi ignoring(lenient);
+  lenient.engine.info.labels = {"low", "high"};
+  TestApi ignoring_labels(lenient);
+  ignoring.post("/open_session", R"({"session_id": "open"})");
+  std::set<std::string> take_members;
+  for (const Endpoint& endpoint : kEndpoints) {
+    const Json body = Json::parse(endpoint.body);
+    std::set<std::string> objects;
+    add_objects(body, "", &objects);
+    for (const std::string& object : objects) {
+      if (kMembersAreNoFields.contains(object)) continue;
+      const std::string path = object.empty() ? "unheard_of" : object + ".unheard_of";
+      Json changed = body;
+      ASSERT_TRUE(put(&changed, steps_of(path), 7)) << path;
+      if (expect_answer(endpoint, path, changed.dump())) take_members.insert(std::string(endpoint.path) + " " + object);
+      const Reply reply = (endpoint.of_labels ? ignoring_labels : ignoring).post(endpoint.path, changed.dump());
+      EXPECT_EQ(reply.status, 200) << endpoint.path << ' ' << path << reply.body;
+    }
+  }
+  EXPECT_EQ(take_members, kTakeMembers);
 }
 
 TEST_F(FieldWalk, EveryBodyThatIsNoObject) {

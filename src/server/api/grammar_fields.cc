@@ -187,7 +187,7 @@ class GrammarReader {
                                        [name = std::string_view(key)](const Spelling& s) { return s.name == name; });
         if (known || value.is_null() || key == "disable_any_whitespace" || key == "disable_fallback" ||
             key == "disable_additional_properties" || key == "whitespace_pattern" ||
-            (key.starts_with('_') && value.is_string())) {
+            (key.starts_with('_') && value.is_string()) || context_.args.allow_unknown_fields) {
           continue;
         }
         fields.fail(Status::invalid_argument(

@@ -13,15 +13,18 @@ namespace {
 
 constexpr std::string_view kText[] = {"text"};
 constexpr std::string_view kBlockFieldsWithoutEffect[] = {"cache_control", "citations"};
+// Calls are streamed as they are written, asked for or not.
+constexpr std::string_view kToolFieldsWithoutEffect[] = {"cache_control", "citations", "eager_input_streaming"};
 
 // What one message's blocks become: tool results are messages of their own, before the rest.
 class Blocks {
  public:
   Blocks(std::string role, Json* messages) : role_(std::move(role)), messages_(*messages) {}
 
-  Status add(const Json& block, const std::string& field) {
+  // A block of the message that `of` reads.
+  Status add(const FieldReader& of, const Json& block, const std::string& field) {
     WW_RETURN_IF_ERROR(require_object(block, field));
-    FieldReader reader(block, field + ".");
+    FieldReader reader = of.inside(block, field + ".");
     std::string type;
     reader.get("type", TextLimit{kMaxRidBytes}, &type);
     if (type == "text") {
@@ -31,7 +34,7 @@ class Blocks {
     } else if (type == "tool_use" && role_ == "assistant") {
       read_call(&reader);
     } else if (type == "tool_result" && role_ == "user") {
-      WW_RETURN_IF_ERROR(read_result(&reader, field));
+      WW_RETURN_IF_ERROR(read_result(&reader));
     } else if (type == "thinking" && role_ == "assistant") {
       reader.get("thinking", TextLimit{kMaxTextBytes}, &reasoning_);
       reader.find("signature");
@@ -69,12 +72,12 @@ class Blocks {
     calls_.push_back(chat_tool_call(id, name, input ? input->dump() : "{}"));
   }
 
-  Status read_result(FieldReader* reader, const std::string& field) {
+  Status read_result(FieldReader* reader) {
     std::string id;
     bool failed = false;
     reader->get("tool_use_id", TextLimit{kMaxRidBytes}, &id);
     reader->get("is_error", &failed);
-    WW_ASSIGN_OR_RETURN(std::string text, read_text_parts(reader->find("content"), field + ".content", kText));
+    WW_ASSIGN_OR_RETURN(std::string text, read_text_parts(*reader, "content", kText));
     if (failed) text = "Error: " + text;
     messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}});
     had_results_ = true;
@@ -88,9 +91,9 @@ class Blocks {
   bool had_results_ = false;
 };
 
-Status add_message(const Json& message, const std::string& field, Json* out) {
+Status add_message(const FieldReader& body, const Json& message, const std::string& field, Json* out) {
   WW_RETURN_IF_ERROR(require_object(message, field));
-  FieldReader reader(message, field + ".");
+  FieldReader reader = body.inside(message, field + ".");
   std::string role;
   reader.get("role", TextLimit{kMaxRidBytes}, &role);
   const Json* content = reader.find("content");
@@ -113,7 +116,7 @@ Status add_message(const Json& message, const std::string& field, Json* out) {
   }
   Blocks blocks(role, out);
   for (size_t i = 0; i < content->size(); ++i) {
-    WW_RETURN_IF_ERROR(blocks.add((*content)[i], fmt::format("{}.content[{}]", field, i)));
+    WW_RETURN_IF_ERROR(blocks.add(reader, (*content)[i], fmt::format("{}.content[{}]", field, i)));
   }
   blocks.end();
   return {};
@@ -121,7 +124,7 @@ Status add_message(const Json& message, const std::string& field, Json* out) {
 
 Status read_messages(const FieldReader& reader, Json* chat) {
   Json messages = Json::array();
-  WW_ASSIGN_OR_RETURN(const std::string system, read_text_parts(reader.find("system"), "system", kText));
+  WW_ASSIGN_OR_RETURN(const std::string system, read_text_parts(reader, "system", kText));
   if (!system.empty()) messages.push_back({{"role", "system"}, {"content", system}});
   const Json* given = reader.find("messages");
   if (!given || !given->is_array() || given->empty() || given->size() > kMaxMessages) {
@@ -129,7 +132,7 @@ Status read_messages(const FieldReader& reader, Json* chat) {
                                     "messages");
   }
   for (size_t i = 0; i < given->size(); ++i) {
-    WW_RETURN_IF_ERROR(add_message((*given)[i], fmt::format("messages[{}]", i), &messages));
+    WW_RETURN_IF_ERROR(add_message(reader, (*given)[i], fmt::format("messages[{}]", i), &messages));
   }
   const bool goes_on = is_text(messages.back()["role"], "assistant") && messages.back()["content"].is_string() &&
                        !messages.back().contains("tool_calls");
@@ -146,7 +149,7 @@ Status read_tools(const FieldReader& reader, Json* chat) {
   for (size_t i = 0; i < tools->size(); ++i) {
     const std::string field = fmt::format("tools[{}]", i);
     WW_RETURN_IF_ERROR(require_object((*tools)[i], field));
-    FieldReader tool((*tools)[i], field + ".");
+    FieldReader tool = reader.inside((*tools)[i], field + ".");
     std::string type = "custom";
     tool.get("type", TextLimit{kMaxRidBytes}, &type);
     if (type != "custom") {
@@ -157,7 +160,7 @@ Status read_tools(const FieldReader& reader, Json* chat) {
     }
     list.push_back(
         chat_tool({tool.find("name"), tool.find("description"), tool.find("input_schema"), tool.find("strict")}));
-    tool.refuse_unknown(kBlockFieldsWithoutEffect);
+    tool.refuse_unknown(kToolFieldsWithoutEffect);
     WW_RETURN_IF_ERROR(tool.status());
   }
   (*chat)["tools"] = std::move(list);
@@ -168,7 +171,7 @@ Status read_tool_choice(const FieldReader& reader, Json* chat) {
   const Json* choice = reader.find("tool_choice");
   if (!choice) return {};
   WW_RETURN_IF_ERROR(require_object(*choice, "tool_choice"));
-  FieldReader fields(*choice, "tool_choice.");
+  FieldReader fields = reader.inside(*choice, "tool_choice.");
   std::string type, name;
   bool one_call = false;
   fields.get("type", TextLimit{kMaxRidBytes}, &type);
@@ -197,7 +200,7 @@ Status read_thinking(const FieldReader& reader, Json* chat) {
   const Json* thinking = reader.find("thinking");
   if (!thinking) return {};
   WW_RETURN_IF_ERROR(require_object(*thinking, "thinking"));
-  FieldReader fields(*thinking, "thinking.");
+  FieldReader fields = reader.inside(*thinking, "thinking.");
   std::string type;
   fields.get("type", TextLimit{kMaxRidBytes}, &type);
   constexpr std::string_view kWithoutEffect[] = {"budget_tokens", "display"};
@@ -212,9 +215,12 @@ Status read_thinking(const FieldReader& reader, Json* chat) {
   return {};
 }
 
-Status set_format(const Json& format, const std::string& field, Json* chat) {
+// The member `name` of what `reader` reads.
+Status set_format(const FieldReader& reader, const std::string& name, Json* chat) {
+  const Json& format = *reader.find(name);
+  const std::string field = reader.path(name);
   WW_RETURN_IF_ERROR(require_object(format, field));
-  FieldReader fields(format, field + ".");
+  FieldReader fields = reader.inside(format, field + ".");
   std::string type;
   fields.get("type", TextLimit{kMaxRidBytes}, &type);
   const Json* schema = fields.find("schema");
@@ -230,18 +236,18 @@ Status set_format(const Json& format, const std::string& field, Json* chat) {
 // output_config.format, or output_format as it was called before; output_config.effort.
 Status read_output_config(const FieldReader& reader, Json* chat) {
   const Json* format = reader.find("output_format");
-  if (format) WW_RETURN_IF_ERROR(set_format(*format, "output_format", chat));
+  if (format) WW_RETURN_IF_ERROR(set_format(reader, "output_format", chat));
   const Json* config = reader.find("output_config");
   if (!config) return {};
   WW_RETURN_IF_ERROR(require_object(*config, "output_config"));
-  FieldReader fields(*config, "output_config.");
+  FieldReader fields = reader.inside(*config, "output_config.");
   if (const Json* effort = fields.find("effort")) (*chat)["reasoning_effort"] = *effort;
-  if (const Json* newer = fields.find("format")) {
+  if (fields.find("format")) {
     if (format) {
       return Status::invalid_argument("output_format and output_config.format ask for the same; send one of them.",
                                       "output_format");
     }
-    WW_RETURN_IF_ERROR(set_format(*newer, "output_config.format", chat));
+    WW_RETURN_IF_ERROR(set_format(fields, "format", chat));
   }
   fields.refuse_unknown();
   return fields.status();
@@ -260,7 +266,7 @@ Status refuse_what_is_not_here(const FieldReader& reader) {
   const Json* management = reader.find("context_management");
   if (!management) return {};
   WW_RETURN_IF_ERROR(require_object(*management, "context_management"));
-  FieldReader fields(*management, "context_management.");
+  FieldReader fields = reader.inside(*management, "context_management.");
   const Json* edits = fields.find("edits");
   fields.refuse_unknown();
   WW_RETURN_IF_ERROR(fields.status());
@@ -277,7 +283,7 @@ Status refuse_what_is_not_here(const FieldReader& reader) {
 }  // namespace
 
 Result<OwnedJson> chat_of_messages(const Api& api, const Json& body, bool needs_length) {
-  FieldReader reader(body);
+  FieldReader reader(body, {}, unknown_fields(api));
   OwnedJson chat(Json::object());
   constexpr std::string_view kSame[] = {"model", "max_tokens", "temperature", "top_p", "top_k", "stream"};
   copy_fields(reader, kSame, &chat.value);
@@ -295,7 +301,7 @@ Result<OwnedJson> chat_of_messages(const Api& api, const Json& body, bool needs_
   WW_RETURN_IF_ERROR(read_output_config(reader, &chat.value));
   WW_RETURN_IF_ERROR(refuse_what_is_not_here(reader));
   constexpr std::string_view kWithoutEffect[] = {"metadata", "service_tier", "inference_geo", "cache_control"};
-  if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kWithoutEffect);
+  reader.refuse_unknown(kWithoutEffect);
   WW_RETURN_IF_ERROR(reader.status());
   return chat;
 }

@@ -21,7 +21,7 @@ TestApiOptions scripted(std::vector<std::string> script) {
 
 const std::vector<std::string> kThoughtTextCall = {"<think>Hm", ".</think>", "I look.", "<tool_call>{\"name\": \"weather\", \"arg",
                                                    "uments\": {\"city\": \"Rome\"}}</tool_call>"};
-constexpr const char* kAnthropicTools = R"("tools": [{"name": "weather", "input_schema": {"type": "object"}}])";
+constexpr const char* kAnthropicTools = R"("tools": [{"name": "weather", "input_schema": {"type": "object"}, "eager_input_streaming": true}])";
 constexpr const char* kResponseTools = R"("tools": [{"type": "function", "name": "weather", "parameters": {"type": "object"}}])";
 
 // The data of a stream's events; each must say its type in both places.

@@ -178,7 +178,7 @@ Result<std::vector<std::string>> read_texts(const FieldReader& reader, std::stri
   std::vector<std::string> out;
   const auto read_one = [&](const Json& item, const std::string& field) -> Status {
     if (!item.is_object()) return read_string(item, field, kMaxTextBytes, &out.emplace_back());
-    FieldReader document(item, field + ".");
+    FieldReader document = reader.inside(item, field + ".");
     const bool found = document.get("text", TextLimit{kMaxTextBytes}, &out.emplace_back());
     document.refuse_unknown();
     WW_RETURN_IF_ERROR(document.status());

@@ -21,9 +21,10 @@ class Items {
  public:
   explicit Items(Json* messages) : messages_(*messages) {}
 
-  Status add(const Json& item, const std::string& field) {
+  // An item of the body's input.
+  Status add(const FieldReader& body, const Json& item, const std::string& field) {
     WW_RETURN_IF_ERROR(require_object(item, field));
-    FieldReader reader(item, field + ".");
+    FieldReader reader = body.inside(item, field + ".");
     std::string type = "message";
     reader.get("type", TextLimit{kMaxRidBytes}, &type);
     WW_RETURN_IF_ERROR(reader.status());
@@ -40,12 +41,12 @@ class Items {
     if (type == "function_call_output") {
       std::string id;
       reader.get("call_id", TextLimit{kMaxRidBytes}, &id);
-      WW_ASSIGN_OR_RETURN(std::string output, read_text_parts(reader.find("output"), field + ".output", kTexts));
+      WW_ASSIGN_OR_RETURN(std::string output, read_text_parts(reader, "output", kTexts));
       messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(output)}});
       return end(&reader);
     }
     if (type == "reasoning") {
-      WW_ASSIGN_OR_RETURN(const std::string text, read_text_parts(reader.find("content"), field + ".content", kTexts));
+      WW_ASSIGN_OR_RETURN(const std::string text, read_text_parts(reader, "content", kTexts));
       reader.find("summary");
       reader.find("encrypted_content");
       if (!text.empty()) messages_.push_back({{"role", "assistant"}, {"content", ""}, {"reasoning_content", text}});
@@ -84,7 +85,7 @@ class Items {
       return Status::invalid_argument(
           fmt::format("{}.role is \"{}\", but must be user, assistant, system or developer.", field, role), field + ".role");
     }
-    WW_ASSIGN_OR_RETURN(std::string text, read_text_parts(reader->find("content"), field + ".content", kTexts));
+    WW_ASSIGN_OR_RETURN(std::string text, read_text_parts(*reader, "content", kTexts));
     const bool follows_reasoning = role == "assistant" && !messages_.empty() && messages_.back().contains("reasoning_content") &&
                                    is_text(messages_.back()["content"], "");
     if (follows_reasoning) {
@@ -116,7 +117,7 @@ Status read_input(const FieldReader& reader, Json* messages) {
     return wrong_type("input", fmt::format("a text or a list of 1 to {} items", kMaxMessages), *input);
   }
   Items items(messages);
-  for (size_t i = 0; i < input->size(); ++i) WW_RETURN_IF_ERROR(items.add((*input)[i], fmt::format("input[{}]", i)));
+  for (size_t i = 0; i < input->size(); ++i) WW_RETURN_IF_ERROR(items.add(reader, (*input)[i], fmt::format("input[{}]", i)));
   return {};
 }
 
@@ -142,7 +143,7 @@ Status read_tools(const FieldReader& reader, Json* chat) {
     for (size_t i = 0; i < tools->size(); ++i) {
       const std::string field = fmt::format("tools[{}]", i);
       WW_RETURN_IF_ERROR(require_object((*tools)[i], field));
-      FieldReader tool((*tools)[i], field + ".");
+      FieldReader tool = reader.inside((*tools)[i], field + ".");
       const Json* type = tool.find("type");
       if (!type || !is_text(*type, "function")) {
         return Status::unsupported(fmt::format("{}.type is {}, but only \"function\" is supported: this server runs no tools of its own.", field,
@@ -170,7 +171,7 @@ Status read_tools(const FieldReader& reader, Json* chat) {
 Status read_forms(const FieldReader& reader, Json* chat) {
   if (const Json* text = reader.find("text")) {
     WW_RETURN_IF_ERROR(require_object(*text, "text"));
-    FieldReader fields(*text, "text.");
+    FieldReader fields = reader.inside(*text, "text.");
     constexpr std::string_view kWithoutEffect[] = {"verbosity"};
     if (const Json* format = fields.find("format")) {
       WW_RETURN_IF_ERROR(require_object(*format, "text.format"));
@@ -194,7 +195,7 @@ Status read_forms(const FieldReader& reader, Json* chat) {
   }
   if (const Json* reasoning = reader.find("reasoning")) {
     WW_RETURN_IF_ERROR(require_object(*reasoning, "reasoning"));
-    FieldReader fields(*reasoning, "reasoning.");
+    FieldReader fields = reader.inside(*reasoning, "reasoning.");
     if (const Json* effort = fields.find("effort")) (*chat)["reasoning_effort"] = *effort;
     constexpr std::string_view kWithoutEffect[] = {"summary", "generate_summary"};
     fields.refuse_unknown(kWithoutEffect);
@@ -229,7 +230,7 @@ Status read_stream_options(const FieldReader& reader) {
   const Json* options = reader.find("stream_options");
   if (!options) return {};
   WW_RETURN_IF_ERROR(require_object(*options, "stream_options"));
-  FieldReader fields(*options, "stream_options.");
+  FieldReader fields = reader.inside(*options, "stream_options.");
   constexpr std::string_view kWithoutEffect[] = {"include_obfuscation"};
   fields.refuse_unknown(kWithoutEffect);
   return fields.status();
@@ -278,7 +279,7 @@ void echo_fields(const FieldReader& reader, Json* echoed) {
 }  // namespace
 
 Result<ResponseRequest> read_response_request(Api& api, const Json& body, const std::string& owner) {
-  FieldReader reader(body);
+  FieldReader reader(body, {}, unknown_fields(api));
   ResponseRequest out;
   out.chat.value = Json::object();
   out.echoed.value = Json::object();
@@ -317,7 +318,7 @@ Result<ResponseRequest> read_response_request(Api& api, const Json& body, const 
   echo_fields(reader, &out.echoed.value);
   constexpr std::string_view kWithoutEffect[] = {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
                                                  "service_tier", "user"};
-  if (!api.context().args.allow_unknown_fields) reader.refuse_unknown(kWithoutEffect);
+  reader.refuse_unknown(kWithoutEffect);
   WW_RETURN_IF_ERROR(reader.status());
   return out;
 }

@@ -326,7 +326,7 @@ Result<GenerationJob> parse_token_score(const Api& api, FieldReader& reader, Poo
 
 Result<GenerationJob> parse_reranking(const Api& api, std::string_view body, bool native) {
   WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
-  FieldReader reader(owned.value);
+  FieldReader reader(owned.value, {}, unknown_fields(api));
   RerankOptions options;
   options.native = native;
   options.weight_version = api.weight_version();
@@ -354,7 +354,7 @@ Result<GenerationJob> parse_reranking(const Api& api, std::string_view body, boo
 
 Result<GenerationJob> parse_score(const Api& api, std::string_view body) {
   WW_ASSIGN_OR_RETURN(const OwnedJson owned, parse_body(body));
-  FieldReader reader(owned.value);
+  FieldReader reader(owned.value, {}, unknown_fields(api));
   PooledOptions options;
   WW_RETURN_IF_ERROR(read_pooled_options(api, &reader, "score-", &options));
   // The first of them that is there; null: none.
