@@ -117,7 +117,10 @@ TEST(Commands, ExitCodes) {
   EXPECT_EQ(serve_command(Argv{"--model-path", "/nonexistent"}), kExitFailed);
   EXPECT_EQ(docs_command(Argv{"flags"}), 0);
   EXPECT_EQ(docs_command(Argv{"nonsense"}), kExitUsage);
+  EXPECT_EQ(docs_command(Argv{"--help"}), 0);
   EXPECT_EQ(doctor_command(Argv{}), 0);
+  EXPECT_EQ(doctor_command(Argv{"--help"}), 0);
+  EXPECT_EQ(doctor_command(Argv{"flags"}), kExitUsage);
   EXPECT_EQ(backends_command(Argv{}), 0);
 }
 

@@ -80,6 +80,11 @@ std::optional<int> parse_command(CLI::App& app, std::span<const std::string> arg
 }
 
 int docs_command(std::span<const std::string> argv) {
+  constexpr const char* kUsage = "warpweave docs flags > docs/flags.md, or warpweave docs matrix > docs/matrix.md";
+  if (argv.size() == 1 && (argv[0] == "--help" || argv[0] == "-h")) {
+    std::printf("Usage: %s\n", kUsage);
+    return 0;
+  }
   if (argv.size() == 1 && argv[0] == "flags") {
     std::fputs(flags_markdown().c_str(), stdout);
     return 0;
@@ -88,9 +93,7 @@ int docs_command(std::span<const std::string> argv) {
     std::fputs(conformance::matrix_markdown(conformance::committed_reports()).c_str(), stdout);
     return 0;
   }
-  return fail(Status::invalid_argument("usage: warpweave docs flags > docs/flags.md, or warpweave docs "
-                                       "matrix > docs/matrix.md"),
-              kExitUsage);
+  return fail(Status::invalid_argument(std::string("usage: ") + kUsage), kExitUsage);
 }
 
 }  // namespace warpweave

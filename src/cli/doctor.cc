@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -44,9 +45,9 @@ void print_gpu() {
 }  // namespace
 
 int doctor_command(std::span<const std::string> argv) {
-  if (!argv.empty()) {
-    return fail(Status::invalid_argument("warpweave doctor takes no arguments"), kExitUsage);
-  }
+  CLI::App app("Shows what this machine offers: CPU, memory, GPU, open files, and the models found by name.",
+               "warpweave doctor");
+  if (const std::optional<int> code = parse_command(app, argv)) return *code;
   const CpuInfo& cpu = cpu_info();
   std::printf("%s\n", version_text().c_str());
   std::printf("CPU: %s, kernel tier %s\n", cpu.model_name.c_str(),
