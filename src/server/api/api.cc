@@ -73,6 +73,21 @@ Status no_such_response(std::string_view id) {
 constexpr std::string_view kResponsePrefix = "/v1/responses/";
 constexpr std::string_view kInputItems = "/input_items";
 
+// Events are sent once, as they come; what is kept is the whole answer.
+Status refuse_stream_of_kept(std::string_view query) {
+  while (!query.empty()) {
+    const std::string_view parameter = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), parameter.size() + 1));
+    const std::string_view name = parameter.substr(0, parameter.find('='));
+    if ((name == "stream" && !parameter.ends_with("=false")) || name == "starting_after") {
+      return Status::unsupported(
+          fmt::format("{} asks for a response's events again, but the whole answer is kept; leave it out.", name),
+          std::string(name));
+    }
+  }
+  return {};
+}
+
 // GET /v1/responses/ID, and /v1/responses/ID/input_items.
 void send_response(Api& api, const HttpRequest& request, ResponseWriter& writer) {
   std::string id = request.path.substr(kResponsePrefix.size());
@@ -80,7 +95,10 @@ void send_response(Api& api, const HttpRequest& request, ResponseWriter& writer)
   if (items) id.resize(id.size() - kInputItems.size());
   const std::optional<ResponseStore::Entry> entry = api.responses().get(owner_of(request), id);
   if (!entry) return send_error(writer, no_such_response(id));
-  if (!items) return writer.send(200, kJson, entry->body);
+  if (!items) {
+    const Status whole = refuse_stream_of_kept(request.query);
+    return whole.ok() ? writer.send(200, kJson, entry->body) : send_error(writer, whole);
+  }
   Result<std::string> page = page_of_items(entry->input, request.query);
   if (!page.ok()) return send_error(writer, page.status());
   writer.send(200, kJson, std::move(page).value());

@@ -241,6 +241,9 @@ TEST(Responses, WholeAnswerIsKeptAndGoesOn) {
   EXPECT_EQ(api.get("/v1/responses/" + id).json(), first);
   const std::string parts = api.get("/v1/responses/" + id + "/cancel").json()["error"]["message"];
   EXPECT_EQ(parts, "Of a response itself and its input_items are kept here, and not its cancel; ask for /v1/responses/" + id + ".");
+  EXPECT_EQ(api.get("/v1/responses/" + id + "?stream=false&include=x").status, 200);
+  EXPECT_EQ(api.get("/v1/responses/" + id + "?stream=true").json()["error"]["param"], "stream");
+  EXPECT_EQ(api.get("/v1/responses/" + id + "?starting_after=3").status, 400);
   const std::string more = R"({"previous_response_id": ")" + id + R"(", "input": [{"type": "function_call_output", "call_id": "c", "output": "sunny"}]})";
   EXPECT_EQ(api.post("/v1/responses", more).status, 200);
   EXPECT_EQ(prompt_of(api), "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nI look.<|im_end|>\n"
