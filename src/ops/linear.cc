@@ -88,6 +88,20 @@ Status check_part(const LinearPart& part, const LinearPart& first) {
   return {};
 }
 
+// Of all parts, which must go together; `glu`: as a gate and what it gates.
+Result<int64_t> rows_of(std::span<const LinearPart> parts, bool glu) {
+  if (parts.empty()) return Status::invalid_argument("a linear needs at least one weight");
+  int64_t rows = 0;
+  for (const LinearPart& part : parts) {
+    WW_RETURN_IF_ERROR(check_part(part, parts[0]));
+    rows += part_rows(part);
+  }
+  if (glu && (parts.size() != 2 || part_rows(parts[0]) != part_rows(parts[1]))) {
+    return Status::invalid_argument("a gated linear needs a gate and an up weight of equal rows");
+  }
+  return rows;
+}
+
 // Where a weight row comes from: row `index` counted over all parts.
 struct RowSource {
   std::span<const LinearPart> parts;
@@ -138,16 +152,8 @@ int64_t fastest_widen_from_rows(DType dtype) {
 
 Result<PackedLinear> PackedLinear::pack(std::span<const LinearPart> parts,
                                         const LinearOptions& options, ThreadTeam& team) {
-  if (parts.empty()) return Status::invalid_argument("a linear needs at least one weight");
-  int64_t rows = 0;
-  for (const LinearPart& part : parts) {
-    WW_RETURN_IF_ERROR(check_part(part, parts[0]));
-    rows += part_rows(part);
-  }
   const bool glu = options.glu != GluActivation::none;
-  if (glu && (parts.size() != 2 || part_rows(parts[0]) != part_rows(parts[1]))) {
-    return Status::invalid_argument("a gated linear needs a gate and an up weight of equal rows");
-  }
+  WW_ASSIGN_OR_RETURN(const int64_t rows, rows_of(parts, glu));
   PackedLinear linear;
   linear.dtype_ = parts[0].weight.dtype;
   linear.tier_ = std::min(options.tier, cpu_info().tier);

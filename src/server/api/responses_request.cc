@@ -52,8 +52,10 @@ class Items {
       if (!text.empty()) messages_.push_back({{"role", "assistant"}, {"content", ""}, {"reasoning_content", text}});
       return end(&reader);
     }
-    return Status::unsupported(fmt::format("{}.type is \"{}\", but must be message, function_call, function_call_output or reasoning.", field, type.substr(0, 60)),
-                               field + ".type");
+    return Status::unsupported(
+        fmt::format("{}.type is \"{}\", but must be message, function_call, function_call_output or reasoning.",
+                    field, type.substr(0, 60)),
+        field + ".type");
   }
 
  private:
@@ -63,7 +65,8 @@ class Items {
     const Result<Json> parsed = parse_json(arguments, argument_limits_, &used_values);
     argument_limits_.max_values -= std::min(argument_limits_.max_values, used_values);
     if (parsed.ok() || parsed.status().code() != StatusCode::resource_exhausted) return {};
-    return Status::invalid_argument(fmt::format("{} cannot be read: {}; send smaller arguments.", field, parsed.status().message()), field);
+    return Status::invalid_argument(
+        fmt::format("{} cannot be read: {}; send smaller arguments.", field, parsed.status().message()), field);
   }
 
   // The message that a call belongs to: the assistant's last one, or a new one.
@@ -83,10 +86,12 @@ class Items {
     constexpr std::string_view kRoles[] = {"user", "assistant", "system", "developer"};
     if (std::ranges::find(kRoles, role) == std::end(kRoles)) {
       return Status::invalid_argument(
-          fmt::format("{}.role is \"{}\", but must be user, assistant, system or developer.", field, role), field + ".role");
+          fmt::format("{}.role is \"{}\", but must be user, assistant, system or developer.", field, role),
+          field + ".role");
     }
     WW_ASSIGN_OR_RETURN(std::string text, read_text_parts(*reader, "content", kTexts));
-    const bool follows_reasoning = role == "assistant" && !messages_.empty() && messages_.back().contains("reasoning_content") &&
+    const bool follows_reasoning = role == "assistant" && !messages_.empty() &&
+                                   messages_.back().contains("reasoning_content") &&
                                    is_text(messages_.back()["content"], "");
     if (follows_reasoning) {
       messages_.back()["content"] = std::move(text);
@@ -117,11 +122,14 @@ Status read_input(const FieldReader& reader, Json* messages) {
     return wrong_type("input", fmt::format("a text or a list of 1 to {} items", kMaxMessages), *input);
   }
   Items items(messages);
-  for (size_t i = 0; i < input->size(); ++i) WW_RETURN_IF_ERROR(items.add(reader, (*input)[i], fmt::format("input[{}]", i)));
+  for (size_t i = 0; i < input->size(); ++i) {
+    WW_RETURN_IF_ERROR(items.add(reader, (*input)[i], fmt::format("input[{}]", i)));
+  }
   return {};
 }
 
-// {"type": "allowed_tools", "mode", "tools": [{"type": "function", "name"}]} as chats have it, whose reader finds what is wrong.
+// {"type": "allowed_tools", "mode", "tools": [{"type": "function", "name"}]} as chats have it, whose reader finds
+// what is wrong.
 Json allowed_in_chat_shape(const Json& choice) {
   Json allowed = Json::object();
   for (const auto& [key, value] : choice.items()) {
@@ -129,7 +137,8 @@ Json allowed_in_chat_shape(const Json& choice) {
   }
   if (const auto tools = allowed.find("tools"); tools != allowed.end() && tools->is_array()) {
     for (Json& tool : *tools) {
-      if (tool.is_object() && tool.contains("name")) tool = {{"type", "function"}, {"function", {{"name", tool["name"]}}}};
+      if (!tool.is_object() || !tool.contains("name")) continue;
+      tool = {{"type", "function"}, {"function", {{"name", tool["name"]}}}};
     }
   }
   return {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
@@ -146,10 +155,13 @@ Status read_tools(const FieldReader& reader, Json* chat) {
       FieldReader tool = reader.inside((*tools)[i], field + ".");
       const Json* type = tool.find("type");
       if (!type || !is_text(*type, "function")) {
-        return Status::unsupported(fmt::format("{}.type is {}, but only \"function\" is supported: this server runs no tools of its own.", field,
-                                               type ? describe_value(*type) : "missing"), field + ".type");
+        return Status::unsupported(
+            fmt::format("{}.type is {}, but only \"function\" is supported: this server runs no tools of its own.",
+                        field, type ? describe_value(*type) : "missing"),
+            field + ".type");
       }
-      list.push_back(chat_tool({tool.find("name"), tool.find("description"), tool.find("parameters"), tool.find("strict")}));
+      list.push_back(
+          chat_tool({tool.find("name"), tool.find("description"), tool.find("parameters"), tool.find("strict")}));
       tool.refuse_unknown();
       WW_RETURN_IF_ERROR(tool.status());
     }
@@ -177,7 +189,8 @@ Status read_forms(const FieldReader& reader, Json* chat) {
       WW_RETURN_IF_ERROR(require_object(*format, "text.format"));
       const auto type = format->find("type");
       constexpr std::string_view kTypes[] = {"text", "json_object", "json_schema"};
-      const bool known = type != format->end() && std::ranges::any_of(kTypes, [&](auto name) { return is_text(*type, name); });
+      const bool known =
+          type != format->end() && std::ranges::any_of(kTypes, [&](auto name) { return is_text(*type, name); });
       if (!known) {
         return Status::invalid_argument(
             fmt::format("text.format.type is {}, but must be text, json_object or json_schema.",
@@ -208,10 +221,16 @@ Status read_forms(const FieldReader& reader, Json* chat) {
 Status refuse_what_is_not_here(FieldReader* reader) {
   bool background = false;
   reader->get("background", &background);
-  if (background) reader->fail(Status::unsupported("background is true, but answers are made while the client waits; send false, or stream.", "background"));
+  if (background) {
+    reader->fail(Status::unsupported(
+        "background is true, but answers are made while the client waits; send false, or stream.", "background"));
+  }
   std::string truncation = "disabled";
   reader->get("truncation", TextLimit{kMaxRidBytes}, &truncation);
-  if (truncation != "disabled") reader->fail(Status::unsupported("truncation must be \"disabled\": messages are not dropped here; shorten input.", "truncation"));
+  if (truncation != "disabled") {
+    reader->fail(Status::unsupported("truncation must be \"disabled\": messages are not dropped here; shorten input.",
+                                     "truncation"));
+  }
   constexpr std::pair<const char*, std::string_view> kAdvice[] = {
       {"conversation", "use previous_response_id"},
       {"prompt", "prompts are not stored here; send their text as instructions and input"},
@@ -250,19 +269,24 @@ Status read_include(FieldReader* reader, Json* chat) {
       (*chat)["logprobs"] = true;
       (*chat)["top_logprobs"] = top;
     } else if (what != "reasoning.encrypted_content") {
-      return Status::unsupported(fmt::format("include holds \"{}\", but {} and reasoning.encrypted_content are all that is there; leave it out.",
-                                             what.substr(0, 60), kLogprobs), "include");
+      return Status::unsupported(
+          fmt::format(
+              "include holds \"{}\", but {} and reasoning.encrypted_content are all that is there; leave it out.",
+              what.substr(0, 60), kLogprobs),
+          "include");
     }
   }
   if (top > 0 && !chat->contains("logprobs")) {
-    return Status::invalid_argument(fmt::format("top_logprobs needs include to hold \"{}\".", kLogprobs), "top_logprobs");
+    return Status::invalid_argument(fmt::format("top_logprobs needs include to hold \"{}\".", kLogprobs),
+                                    "top_logprobs");
   }
   return {};
 }
 
 void echo_fields(const FieldReader& reader, Json* echoed) {
-  constexpr std::string_view kNames[] = {"instructions", "max_output_tokens", "temperature", "top_p", "previous_response_id",
-                                         "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning", "metadata", "user"};
+  constexpr std::string_view kNames[] = {
+      "instructions", "max_output_tokens", "temperature", "top_p", "previous_response_id", "tools", "tool_choice",
+      "parallel_tool_calls", "text", "reasoning", "metadata", "user"};
   for (const std::string_view name : kNames) (*echoed)[std::string(name)] = nullptr;
   copy_fields(reader, kNames, echoed);
   const auto otherwise = [&](const char* name, Json value) {
@@ -288,10 +312,11 @@ Result<ResponseRequest> read_response_request(Api& api, const Json& body, const 
   if (!out.previous_id.empty()) {
     const std::optional<ResponseStore::Entry> previous = api.responses().get(owner, out.previous_id);
     if (!previous) {
-      return Status::invalid_argument(fmt::format("previous_response_id must be the id of a response that is stored here (they live in "
-                                                  "memory, and a bounded number of them), and \"{}\" is none; send its items in input.",
-                                                  out.previous_id),
-                                      "previous_response_id");
+      return Status::invalid_argument(
+          fmt::format("previous_response_id must be the id of a response that is stored here (they live in "
+                      "memory, and a bounded number of them), and \"{}\" is none; send its items in input.",
+                      out.previous_id),
+          "previous_response_id");
     }
     WW_ASSIGN_OR_RETURN(messages, parse_json(previous->messages));
   }
@@ -304,8 +329,9 @@ Result<ResponseRequest> read_response_request(Api& api, const Json& body, const 
   out.input.value = listed_input(*reader.find("input"));
   Json& chat = out.chat.value;
   chat["messages"] = std::move(messages);
-  constexpr std::string_view kSame[] = {"model", "temperature", "top_p", "stream", "parallel_tool_calls", "top_k", "min_p", "seed",
-                                        "presence_penalty", "frequency_penalty", "repetition_penalty", "stop", "chat_template_kwargs", "priority", "cache_salt"};
+  constexpr std::string_view kSame[] = {
+      "model", "temperature", "top_p", "stream", "parallel_tool_calls", "top_k", "min_p", "seed", "presence_penalty",
+      "frequency_penalty", "repetition_penalty", "stop", "chat_template_kwargs", "priority", "cache_salt"};
   copy_fields(reader, kSame, &chat);
   const IntRange lengths{0, std::numeric_limits<int>::max()};
   if (int most = 0; reader.get("max_output_tokens", lengths, &most)) chat["max_completion_tokens"] = most;
@@ -316,8 +342,8 @@ Result<ResponseRequest> read_response_request(Api& api, const Json& body, const 
   WW_RETURN_IF_ERROR(read_stream_options(reader));
   reader.get("store", &out.store);
   echo_fields(reader, &out.echoed.value);
-  constexpr std::string_view kWithoutEffect[] = {"metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
-                                                 "service_tier", "user"};
+  constexpr std::string_view kWithoutEffect[] = {
+      "metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "user"};
   reader.refuse_unknown(kWithoutEffect);
   WW_RETURN_IF_ERROR(reader.status());
   return out;

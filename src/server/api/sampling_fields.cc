@@ -47,7 +47,8 @@ struct UnsupportedField {
 };
 
 constexpr std::string_view kTextOnly = "this server takes text; leave it out";
-constexpr std::string_view kNoLora = "adapters are for requests that generate text, which name one by lora_path or model; leave it out";
+constexpr std::string_view kNoLora =
+    "adapters are for requests that generate text, which name one by lora_path or model; leave it out";
 
 constexpr std::string_view kWebSearch = "web_search_options";  // {} asks for a search, too
 
@@ -284,12 +285,12 @@ Result<SamplingParams> fit_to_context(const SamplingFields& fields, size_t promp
   if (fields.max_new_tokens && *fields.max_new_tokens > room) {
     // Clients know a full context by these words of other servers.
     return Status::invalid_argument(
-        fmt::format("{} is too large. Requested token count exceeds the model's maximum context length: the prompt's "
-                    "{} tokens and {} new ones make {}, but the model's context holds {}; ask for at most {} new tokens "
-                    "or shorten the prompt.",
-                    native ? "max_new_tokens" : "max_tokens or max_completion_tokens", prompt_tokens,
-                    *fields.max_new_tokens, static_cast<int64_t>(prompt_tokens) + *fields.max_new_tokens, context_len,
-                    room),
+        fmt::format(
+            "{} is too large. Requested token count exceeds the model's maximum context length: the prompt's "
+            "{} tokens and {} new ones make {}, but the model's context holds {}; ask for at most {} new tokens "
+            "or shorten the prompt.",
+            native ? "max_new_tokens" : "max_tokens or max_completion_tokens", prompt_tokens, *fields.max_new_tokens,
+            static_cast<int64_t>(prompt_tokens) + *fields.max_new_tokens, context_len, room),
         native ? "max_new_tokens" : "max_tokens");
   }
   SamplingParams params = fields.params;
