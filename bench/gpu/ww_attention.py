@@ -27,7 +27,7 @@ PlanInput = _struct("PlanInput", [("kv_lens", P), ("q_indptr", P), ("num_request
                                   ("num_kv_heads", I), ("window_left", I), ("decode_q_len", I),
                                   ("head_token_bytes", I), ("section_bytes", I), ("causal", B), ("cut_long_pairs", B),
                                   ("segment_tiles", I), ("merge_tiles", I), ("merged_pieces_a_tile", I),
-                                  ("tile_tokens", I), ("whole_tiles", B), ("tiles_in_turn", B),
+                                  ("tile_tokens", I), ("arrivals", P), ("whole_tiles", B), ("tiles_in_turn", B),
                                   ("copies", ExtendCopies)])
 DecodeWorkspace = _struct("DecodeWorkspace", [("workers", P), ("partial_out", P),
                                               ("partial_max_sum", P), ("counters", P), ("pieces", P),
