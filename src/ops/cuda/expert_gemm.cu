@@ -373,11 +373,19 @@ bool only_many_ctas_hold(int64_t tiles, int sharers) {
   return tiles * sharers > int64_t{kCtas} * num_sms() && tiles * sharers <= int64_t{kManyCtas} * num_sms();
 }
 
-// Whether two warpgroups of a CTA pay: experts have many places, and hardly a CTA has rows for one alone.
+// Turns that the CTAs take where every expert has a tile of places for so many weight rows.
+int64_t turns(const ExpertGemmCall& call, int64_t rows) {
+  const int64_t ctas = int64_t{kCtas} * num_sms(), tiles = (call.weights.rows + rows - 1) / rows * call.weights.experts;
+  return (tiles + ctas - 1) / ctas;
+}
+
+// Whether two warpgroups of a CTA pay: experts have many places, hardly a CTA has rows for one alone, and the last turn, which
+// is twice as long, is not too empty.
 bool broad_tiles_pay(const ExpertGemmCall& call) {
   constexpr int64_t kManyPlaces = 28, kManyRows = 1024;
   return call.places >= kManyPlaces * call.weights.experts &&
-         (call.weights.rows % (2 * kGroupRows) == 0 || call.weights.rows >= kManyRows);
+         (call.weights.rows % (2 * kGroupRows) == 0 || call.weights.rows >= kManyRows) &&
+         20 * turns(call, 2 * kGroupRows) <= 11 * turns(call, kGroupRows);
 }
 
 template <class T>

@@ -50,7 +50,8 @@ __device__ void exclusive_scan(int32_t* values, int n) {
   }
 }
 
-// From the experts' counts: offsets and tiles. All threads of one CTA. `counts` becomes the offsets.
+// From the experts' counts: offsets and tiles. All threads of one CTA. `counts` becomes the offsets. Tiles of shared experts, which
+// have all rows, come first: the longest should not be the last to begin.
 __device__ void write_tiles(const ExpertPlanCall& call, int32_t* counts, int32_t* first_tile) {
   const int experts = call.rule.all_experts();
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
@@ -61,9 +62,11 @@ __device__ void write_tiles(const ExpertPlanCall& call, int32_t* counts, int32_t
   if (threadIdx.x / 32 < 2) exclusive_scan(threadIdx.x < 32 ? counts : first_tile, experts);
   __syncthreads();
   for (int e = threadIdx.x; e <= experts; e += blockDim.x) call.plan.offsets[e] = counts[e];
+  const int routed_tiles = first_tile[call.rule.num_experts], shared_tiles = first_tile[experts] - routed_tiles;
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
     const int end = counts[e + 1], places = places_a_tile(end - counts[e], call.tile_places);
-    for (int first = counts[e], tile = first_tile[e]; first < end; first += places, ++tile) {
+    int tile = first_tile[e] + (e < call.rule.num_experts ? shared_tiles : -routed_tiles);
+    for (int first = counts[e]; first < end; first += places, ++tile) {
       call.plan.tiles[tile] = {e, first, min(places, end - first), 0};
     }
   }

@@ -2,6 +2,7 @@
 // corrections and shared experts. Skipped without a GPU.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 #include <random>
@@ -35,7 +36,10 @@ void expect_plan(const ExpertPlan& plan, const RouteCase& c, int tile_places) {
   const auto place_of = from_device(plan.place_of, pairs);
   const int num_tiles = from_device(plan.num_tiles, 1)[0];
   ASSERT_LE(num_tiles, most_expert_tiles(pairs, c.rule.all_experts(), tile_places));
-  const auto tiles = from_device(plan.tiles, num_tiles);
+  auto tiles = from_device(plan.tiles, num_tiles);
+  const int first_expert = tiles.at(0).expert;
+  EXPECT_TRUE(c.rule.shared == 0 || first_expert == c.rule.num_experts) << "tiles of shared experts come first";
+  std::sort(tiles.begin(), tiles.end(), [](const ExpertTile& a, const ExpertTile& b) { return a.first < b.first; });
   ASSERT_EQ(offsets.front(), 0);
   ASSERT_EQ(offsets.back(), pairs);
   std::vector<bool> taken(pairs);
