@@ -310,6 +310,11 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t, unsigned long long) {
   return make_handle("cudaGraphInstantiate", Kind::graph_exec, reinterpret_cast<void**>(exec));
 }
+cudaError_t cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t* count) {
+  *count = 0;
+  return counted("cudaGraphGetNodes");
+}
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t, cudaGraphNodeType*) { return counted("cudaGraphNodeGetType"); }
 cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return counted("cudaGraphUpload"); }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return counted("cudaGraphLaunch"); }
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return release(exec, Kind::graph_exec); }
