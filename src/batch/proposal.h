@@ -32,6 +32,7 @@ struct Proposal {
   }
   // The child of `node` that proposes `token`, or -1.
   int child(int node, int32_t token_id) const {
+    if (is_chain()) return node < size() && token(node + 1) == token_id ? node + 1 : -1;
     for (int next = node + 1; next <= size(); ++next) {
       if (parent(next) == node && token(next) == token_id) return next;
     }

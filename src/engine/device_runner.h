@@ -60,7 +60,7 @@ struct DeviceStep {
   std::vector<InputLogprob> input_logprobs;
   std::vector<StateRows> states;
   // Out: valid after wait().
-  std::vector<SampledRow> sampled;     // by sample slot, one each
+  std::vector<SampledRow> sampled;  // by sample slot, one each; may be empty where no row is scored
   std::vector<int32_t> sampled_ids;
   std::vector<int> sampled_begin;      // [slots + 1] where each slot's tokens begin, if there were proposals
   Status status;

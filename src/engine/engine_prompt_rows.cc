@@ -60,6 +60,7 @@ void EngineCore::name_embeds(LiveRequest& request) {
 
 // The part of input_embeds that this row of the step reads; tokens behind the prompt are embedded as ever.
 void EngineCore::bring_embeds(const StepRow& row, int first_token_row, DeviceStep& device_step) {
+  if (!row.prefill) return;
   const GenerateRequest& asked = static_cast<LiveRequest*>(row.user)->request;
   const int prompt_tokens = static_cast<int>(asked.input_ids.size());
   if (asked.input_embeds == nullptr || row.start >= prompt_tokens) return;

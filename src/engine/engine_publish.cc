@@ -14,7 +14,7 @@ namespace warpweave {
 void EngineCore::commit(DeviceStep& device_step) {
   if (live_grammars_ > 0) grammar_masks_.wake();  // all tokens of the step are sampled
   const std::vector<StepRow>& rows = device_step.step->rows;
-  for (const StepRow& row : rows) prefetch(static_cast<const LiveRequest*>(row.user));
+  for (const StepRow& row : rows) prefetch_decoding(*static_cast<const LiveRequest*>(row.user));
   last_overhead_us_ = device_step.overhead_us;
   count_step(device_step);
   count_proposals(device_step);

@@ -179,8 +179,8 @@ void GpuRunner::wait(DeviceStep* step) {
 // Counts must include every token before they are used or replaced. The draft model is shown the step before while the
 // page tables are still that step's, and recurrent states are committed with its arrays.
 bool GpuRunner::waits_for_others(const DeviceStep& step) const {
-  if (samples_on_host(step) || !step.resumed.empty()) return true;
   if (parts_.drafter != nullptr && !step.proposals.empty()) return true;
+  if (samples_on_host(step) || !step.resumed.empty()) return true;
   return std::any_of(flights_.begin(), flights_.end(), [&](const Flight& other) {
     if (other.step == nullptr || other.step == &step) return false;
     return is_followed(*other.step) || (parts_.states != nullptr && !other.step->proposals.empty());
@@ -205,6 +205,7 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   for (auto& [state, output_ids] : step.resumed) state->reset_output(output_ids);
   // Which rows are edited is asked once: a minimum of tokens may be reached with the step that is still running.
   collect_edited_rows(step);
+  flight.on_host = samples_on_host(step);
   const int64_t page_size = parts_.cache->shape().page_size;
   for (const PageCopy& copy : step.copies) {
     WW_RETURN_IF_ERROR(parts_.cache->copy_tokens(copy.src_page * page_size, copy.dst_page * page_size,

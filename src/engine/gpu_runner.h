@@ -99,6 +99,7 @@ class GpuRunner : public DeviceRunner {
     bool follows = false;        // the step before was still running at launch
     ForwardBatch batch;          // as it was uploaded: what recurrent states are committed with
     bool edited = false;         // some of its rows are edited before they are sampled, or scored
+    bool on_host = false;        // its proposals are verified on the host
     const int32_t* tree_parents = nullptr;
     double staging_us = 0, metadata_us = 0, enqueue_us = 0;  // of the host, for the log
   };

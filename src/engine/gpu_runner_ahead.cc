@@ -9,8 +9,8 @@ namespace warpweave {
 // Of a step that runs as a graph, every request of which has a chain as long as the others'. Lossy thresholds ask for
 // the guesses before the step is launched.
 Result<bool> GpuRunner::draft_ahead(DeviceStep& step, Flight& flight) {
-  const bool waits = samples_on_host(step) || std::any_of(step.sample_rows.begin(), step.sample_rows.end(),
-                                                          [](const SampleRow& row) { return !row.accept.lossless(); });
+  const bool waits = flight.on_host || std::any_of(step.sample_rows.begin(), step.sample_rows.end(),
+                                                   [](const SampleRow& row) { return !row.accept.lossless(); });
   const GraphShape graph_shape = waits || parts_.drafter->options().topk > 1 ? GraphShape{} : graph_shape_for(step);
   if (graph_shape.q_len == 1 || graph_shape.mask_words > 0) return false;
   WW_ASSIGN_OR_RETURN(const cudaGraphExec_t graph, graph_for(graph_shape, flight));
@@ -41,7 +41,7 @@ void GpuRunner::take_guesses(DeviceStep& step, const Flight& flight) {
 
 // The head's pass over the rows that the step verifies, behind it.
 Status GpuRunner::follow_ahead(const DeviceStep& step, Flight& flight, const GraphShape& graph) {
-  if (graph.q_len == 1 || graph.mask_words > 0 || !graph.keeps_hidden || samples_on_host(step) ||
+  if (graph.q_len == 1 || graph.mask_words > 0 || !graph.keeps_hidden || flight.on_host ||
       !parts_.draft_model->follows(graph.requests, graph.q_len)) {
     return {};
   }

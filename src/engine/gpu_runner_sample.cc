@@ -67,19 +67,23 @@ void GpuRunner::measure(DeviceStep& step, Flight& flight) {
 // What the step's requests are told, and their states.
 Status GpuRunner::take_sampled(DeviceStep& step, const Flight& flight) {
   const size_t count = step.sample_rows.size();
-  step.sampled.assign(count, {});
-  step.sampled_ids.assign(count, 0);
+  const std::span<const int32_t> ids(flight.sampled.as<int32_t>(), count);
+  step.sampled.clear();
+  for (const Proposal& proposal : step.proposals) prefetch_all(proposal.tokens);
+  for (const SampleRow& row : step.sample_rows) prefetch_bytes(row.state, SamplerState::kUsualBytes);
   if (!step.proposals.empty()) {
     if (flight.drafts_ahead) take_guesses(step, flight);
     WW_RETURN_IF_ERROR(take_verified(step, flight));
     return observe(step, flight);
   }
-  for (size_t i = 0; i < count; ++i) step.sampled[i].token_id = flight.sampled.as<int32_t>()[i];
-  if (flight.edited) edited_rows_.finish(step.sampled);
-  for (size_t i = 0; i < count; ++i) {
-    step.sampled_ids[i] = step.sampled[i].token_id;
-    step.sample_rows[i].state->add_output(step.sampled_ids[i]);
+  step.sampled_ids.assign(ids.begin(), ids.end());
+  if (flight.edited) {
+    step.sampled.assign(count, {});
+    for (size_t i = 0; i < count; ++i) step.sampled[i].token_id = ids[i];
+    edited_rows_.finish(step.sampled);
+    for (size_t i = 0; i < count; ++i) step.sampled_ids[i] = step.sampled[i].token_id;
   }
+  for (size_t i = 0; i < count; ++i) step.sample_rows[i].state->add_output(step.sampled_ids[i]);
   return observe(step, flight);
 }
 
@@ -96,20 +100,8 @@ Status GpuRunner::observe(const DeviceStep& step, const Flight& flight) {
 
 // With proposals every row of logits has its token: each request takes its own as far as they agree.
 Status GpuRunner::take_verified(DeviceStep& step, const Flight& flight) {
-  const int32_t* const sampled = flight.sampled.as<int32_t>();
-  for (const SampleRow& row : step.sample_rows) prefetch(row.state);
   for (const DraftRow& row : step.draft_rows) prefetch(row.state);
-  std::vector<SampledRow> chosen;
-  walk_.start(step);
-  while (!walk_.slots().empty()) {
-    chosen.clear();
-    for (const int slot : walk_.slots()) {
-      chosen.emplace_back().token_id = sampled[walk_.logits_row(slot)];
-      step.sample_rows[slot].state->add_output(chosen.back().token_id);
-    }
-    walk_.advance(chosen);
-  }
-  walk_.finish(step);
+  walk_.take(step, {flight.sampled.as<int32_t>(), step.builder.batch().logits_rows.size()});
   return keep_accepted(step, flight);
 }
 
@@ -153,11 +145,10 @@ Status GpuRunner::read_back(DeviceStep& step, Flight& flight, const float* logit
   WW_RETURN_IF_ERROR(copy_async(flight.sampled.as<void>(), sampled_.as<void>(), tokens * sizeof(int32_t), stream(),
                                 "reading sampled tokens"));
   WW_RETURN_IF_ERROR(record_event(flight.end.get(), stream(), "a step"));
-  const bool on_host = samples_on_host(step);
-  if (!on_host && step.input_logprobs.empty()) return {};
+  if (!flight.on_host && step.input_logprobs.empty()) return {};
   WW_RETURN_IF_ERROR(wait_for_stream(stream(), "a step on the GPU"));
   WW_RETURN_IF_ERROR(compute_input_logprobs(step, logits));
-  if (!on_host) return {};
+  if (!flight.on_host) return {};
   WW_RETURN_IF_ERROR(verify_on_host(step, flight, logits));
   step.done = true;
   last_followed_ahead_ = false;

@@ -6,19 +6,12 @@
 
 namespace warpweave {
 
-void VerifyWalk::start(const DeviceStep& step) {
+// At node 0 of every slot.
+void VerifyWalk::begin(const DeviceStep& step) {
   paths_.resize(step.sample_rows.size());
-  for (const Proposal& proposal : step.proposals) prefetch_all(proposal.tokens);
-  for (const Path& path : paths_) {
-    prefetch_all(path.nodes);
-    prefetch_all(path.tokens);
-  }
-  for (Path& path : paths_) {
-    path.node = 0;
-    path.nodes.clear();
-    path.tokens.clear();
-  }
-  active_.clear();
+  stride_ = 1;
+  for (const Proposal& proposal : step.proposals) stride_ = std::max(stride_, static_cast<size_t>(proposal.size()) + 1);
+  nodes_.resize(paths_.size() * stride_);
   const ForwardBatch& batch = step.builder.batch();
   for (size_t row = 0; row < step.sample_slots.size(); ++row) {
     const int slot = step.sample_slots[row];
@@ -28,11 +21,24 @@ void VerifyWalk::start(const DeviceStep& step) {
     path.state = step.sample_rows[slot].state;
     path.first_logits_row = step.sample_rows[slot].logits_row;
     path.first_row = batch.logits_rows[path.first_logits_row];
-    path.nodes.push_back(0);
+    path.num_nodes = 0;
+    accept(slot, 0);
+    prefetch_all(path.state->end_ids());
   }
+}
+
+void VerifyWalk::accept(int slot, int node) {
+  Path& path = paths_[slot];
+  path.node = node;
+  nodes_[slot * stride_ + path.num_nodes++] = node;
+}
+
+void VerifyWalk::start(const DeviceStep& step) {
+  begin(step);
+  active_.clear();
   for (size_t slot = 0; slot < paths_.size(); ++slot) {
     active_.push_back(static_cast<int>(slot));
-    prefetch_all(paths_[slot].state->end_ids());
+    paths_[slot].tokens.clear();
   }
 }
 
@@ -47,18 +53,39 @@ void VerifyWalk::enter(int first_row, int rows) {
 void VerifyWalk::advance(std::span<SampledRow> sampled) {
   size_t staying = 0;
   for (size_t i = 0; i < active_.size(); ++i) {
-    Path& path = paths_[active_[i]];
-    const int32_t token = sampled[i].token_id;
-    path.tokens.push_back(std::move(sampled[i]));
-    const std::span<const int32_t> ends = path.state->end_ids();
-    if (token < 0 || std::find(ends.begin(), ends.end(), token) != ends.end()) continue;
-    const int next = dice_ ? thrown(active_[i]) : path.proposal->child(path.node, token);
-    if (next < 0) continue;
-    path.node = next;
-    path.nodes.push_back(next);
-    active_[staying++] = active_[i];
+    SampledRow& token = paths_[active_[i]].tokens.emplace_back(std::move(sampled[i]));
+    if (go_on(active_[i], token.token_id)) active_[staying++] = active_[i];
   }
   active_.resize(staying);
+}
+
+// Whether the slot's proposal goes on with the choice at its node; with dice, that is what is guessed.
+bool VerifyWalk::go_on(int slot, int32_t& token) {
+  const Path& path = paths_[slot];
+  const std::span<const int32_t> ends = path.state->end_ids();
+  if (token < 0 || std::find(ends.begin(), ends.end(), token) != ends.end()) return false;
+  const int next = dice_ ? thrown(slot, token) : path.proposal->child(path.node, token);
+  if (next < 0) return false;
+  accept(slot, next);
+  return true;
+}
+
+void VerifyWalk::take(DeviceStep& step, std::span<const int32_t> choices) {
+  begin(step);
+  step.sampled.clear();
+  step.sampled_ids.clear();
+  step.sampled_begin.assign(1, 0);
+  for (int slot = 0; slot < static_cast<int>(paths_.size()); ++slot) {
+    const Path& path = paths_[slot];
+    for (bool more = true; more;) {
+      int32_t token = choices[path.first_logits_row + path.node];
+      path.state->add_output(token);
+      more = go_on(slot, token);
+      step.sampled_ids.push_back(token);
+    }
+    step.sampled_begin.push_back(static_cast<int>(step.sampled_ids.size()));
+  }
+  thrown_.clear();
 }
 
 std::span<const int> VerifyWalk::throw_ahead(const DeviceStep& step) {
@@ -72,13 +99,13 @@ std::span<const int> VerifyWalk::throw_ahead(const DeviceStep& step) {
 }
 
 // The first child of the path's node, or -1.
-int VerifyWalk::thrown(int slot) {
-  Path& path = paths_[slot];
-  const bool right = thrown_.empty() ? falls_right() : static_cast<int>(path.nodes.size()) < thrown_[slot];
+int VerifyWalk::thrown(int slot, int32_t& token) {
+  const Path& path = paths_[slot];
+  const bool right = thrown_.empty() ? falls_right() : path.num_nodes < thrown_[slot];
   if (!right) return -1;
   for (int next = path.node + 1; next <= path.proposal->size(); ++next) {
     if (path.proposal->parent(next) != path.node) continue;
-    path.tokens.back().token_id = path.proposal->token(next);
+    token = path.proposal->token(next);
     return next;
   }
   return -1;

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <optional>
-#include <random>
 #include <span>
 #include <vector>
 
@@ -32,7 +31,9 @@ class VerifyWalk {
   int depth(int slot) const { return static_cast<int>(paths_[slot].tokens.size()); }
 
   // Accepted so far, node 0 first.
-  std::span<const int> nodes(int slot) const { return paths_[slot].nodes; }
+  std::span<const int> nodes(int slot) const {
+    return std::span(nodes_).subspan(slot * stride_, paths_[slot].num_nodes);
+  }
 
   // The choice at each slot of slots(), in their order. Those whose proposals go on with it stay.
   void advance(std::span<SampledRow> sampled);
@@ -49,13 +50,19 @@ class VerifyWalk {
   // Fills in the step's tokens when all are through.
   void finish(DeviceStep& step);
 
+  // All of these for a step whose rows are neither edited nor scored: the choices at all its nodes, by row of logits.
+  // The states learn their tokens; the step gets ids alone.
+  void take(DeviceStep& step, std::span<const int32_t> choices);
+
   // Calls move(from_slot, to_slot) for each accepted node whose K/V is not where one token after the other would have
   // put it: slots of every group's pool, in an order in which nothing is overwritten that is still to be moved.
   template <typename Move>
   void each_move(const BatchBuilder& builder, Move&& move) const {
-    for (const Path& path : paths_) {
-      for (size_t depth = 1; depth < path.nodes.size(); ++depth) {
-        const int from_row = path.first_row + path.nodes[depth], to_row = path.first_row + static_cast<int>(depth);
+    for (size_t slot = 0; slot < paths_.size(); ++slot) {
+      const std::span<const int> accepted = nodes(static_cast<int>(slot));
+      for (size_t depth = 1; depth < accepted.size(); ++depth) {
+        const int first_row = paths_[slot].first_row;
+        const int from_row = first_row + accepted[depth], to_row = first_row + static_cast<int>(depth);
         if (from_row == to_row) continue;
         for (int group = 0; group < builder.num_groups(); ++group) {
           const std::span<const int32_t> slots = builder.kv_slots(group);
@@ -68,21 +75,26 @@ class VerifyWalk {
  private:
   struct Path {
     const Proposal* proposal = nullptr;
-    const SamplerState* state = nullptr;
+    SamplerState* state = nullptr;
     int first_logits_row = 0;        // of node 0
     int first_row = 0;               // of node 0, in the batch
     int node = 0;
-    std::vector<int> nodes;          // accepted, node 0 first
-    std::vector<SampledRow> tokens;
+    int num_nodes = 0;               // accepted
+    std::vector<SampledRow> tokens;  // not of take()
   };
-  bool falls_right() { return std::uniform_real_distribution<double>(0, 1)(random_) < *dice_; }
-  int thrown(int slot);
+  bool falls_right() { return uniform_draw(0, throws_++) < *dice_; }
+  void begin(const DeviceStep& step);
+  void accept(int slot, int node);
+  bool go_on(int slot, int32_t& token);
+  int thrown(int slot, int32_t& token);
 
   std::vector<Path> paths_;          // by sample slot
+  std::vector<int> nodes_;           // [slots, stride_] accepted, node 0 first
+  size_t stride_ = 1;
   std::vector<int> active_;
   std::optional<double> dice_;
   std::vector<int> thrown_;          // by sample slot, of throw_ahead(); empty: nothing was
-  std::mt19937 random_{1};
+  uint64_t throws_ = 0;
 };
 
 // What became of each row of a step that is done, for the draft model. `out` points into both.

@@ -7,9 +7,11 @@ namespace warpweave {
 
 SamplerState::SamplerState(const GenerateRequest& request, std::vector<int32_t> end_ids,
                            uint64_t fallback_seed)
-    : params_(request.sampling),
+    : seed_(request.sampling.seed.value_or(fallback_seed)),
       end_ids_(std::move(end_ids)),
-      seed_(request.sampling.seed.value_or(fallback_seed)) {
+      params_(request.sampling) {
+  always_edits_ = tracks_counts() || !params_.logit_bias.empty() || !params_.allowed_token_ids.empty() ||
+                  !params_.bad_words.empty();
   for (const std::vector<int32_t>& word : params_.bad_words) {
     tail_tokens_ = std::max(tail_tokens_, word.size() - 1);
   }
@@ -69,11 +71,6 @@ void SamplerState::count_output(int32_t token_id) {
   if (tail_tokens_ == 0) return;
   if (output_tail_.size() == tail_tokens_) output_tail_.erase(output_tail_.begin());
   output_tail_.push_back(token_id);
-}
-
-bool SamplerState::needs_logit_edit() const {
-  return tracks_counts() || !params_.logit_bias.empty() || !params_.allowed_token_ids.empty() ||
-         !params_.bad_words.empty() || end_ids_masked() || grammar_ != nullptr;
 }
 
 bool SamplerState::has_mask() const {

@@ -22,14 +22,17 @@ class SamplerState {
   SamplerState(const GenerateRequest& request, std::vector<int32_t> end_ids, uint64_t fallback_seed);
 
   // Constrains the output to a grammar.
-  void set_grammar(std::unique_ptr<GrammarMask> grammar) { grammar_ = std::move(grammar); }
+  void set_grammar(std::unique_ptr<GrammarMask> grammar) {
+    grammar_ = std::move(grammar);
+    always_edits_ |= grammar_ != nullptr;
+  }
 
   // Forgets the output so far and takes `output_ids` instead: at the end of every (re-)prefill.
   void reset_output(std::span<const int32_t> output_ids);
   void add_output(int32_t token_id);
 
   const SamplingParams& params() const { return params_; }
-  bool needs_logit_edit() const;
+  bool needs_logit_edit() const { return always_edits_ || end_ids_masked(); }
   // Whether edit_logits() forbids tokens.
   bool has_mask() const;
   // The ids that are allowed next, a bit each; bits past vocab_size are 0. `mask`: (vocab_size + 31) / 32 words.
@@ -45,6 +48,9 @@ class SamplerState {
   std::span<const int32_t> end_ids() const { return end_ids_; }
   uint64_t seed() const { return seed_; }
 
+  // What a step reads of a request whose rows are not edited, to have it near.
+  static constexpr size_t kUsualBytes = 96;
+
   // Applies penalties, bias and the masks (ids not allowed, bad words, end ids) to a row of raw
   // logits, in place.
   void edit_logits(std::span<float> logits) const;
@@ -57,15 +63,18 @@ class SamplerState {
   template <typename Forbid>
   void each_bad_word(int64_t vocab_size, const Forbid& forbid) const;
 
-  SamplingParams params_;
-  std::vector<int32_t> end_ids_;
-  uint64_t seed_;
+  // The first kUsualBytes.
+  bool always_edits_ = false;  // whatever the number of tokens
   int output_tokens_ = 0;
+  uint64_t seed_;
+  size_t tail_tokens_ = 0;
+  std::vector<int32_t> end_ids_;
+  SamplingParams params_;
+
   std::vector<int32_t> prompt_ids_;  // distinct, only when the repetition penalty needs them
   std::unordered_map<int32_t, int> output_counts_;
   std::unique_ptr<GrammarMask> grammar_;
-  std::vector<int32_t> output_tail_;  // the last tokens, as many as the longest bad word needs
-  size_t tail_tokens_ = 0;
+  std::vector<int32_t> output_tail_;  // the last tail_tokens_ tokens, as many as the longest bad word needs
 };
 
 }  // namespace warpweave

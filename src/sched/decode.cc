@@ -40,8 +40,12 @@ void Scheduler::add_decode_rows(Step& step) {
   if (waits_for_tokens_ && decodes_in_flight()) return;
   const bool propose =
       proposing_ && config_.max_proposals > 0 && step.empty();  // beside a prefill there is no time for it
-  if (!pool_.covers(available_pages(), pages_needed_for_decode())) make_room();
-  PageCount spare = propose ? available_pages() - pages_needed_for_decode() : PageCount{};
+  PageCount needed = pages_needed_for_decode();
+  if (!pool_.covers(available_pages(), needed)) {
+    make_room();
+    needed = pages_needed_for_decode();
+  }
+  PageCount spare = propose ? available_pages() - needed : PageCount{};
   for (Request* request : running_) {
     if (!can_decode(*request)) continue;
     // Without pages it sits out: they are about to come free.

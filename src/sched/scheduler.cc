@@ -189,7 +189,11 @@ const std::vector<StepEvent>& Scheduler::commit(const Step& step,
   assert(begin.empty() ? static_cast<int>(sampled.size()) == step.num_samples
                        : static_cast<int>(begin.size()) == step.num_samples + 1);
   events_.clear();
-  for (const StepRow& row : step.rows) prefetch(static_cast<const Request*>(row.request));
+  for (const StepRow& row : step.rows) {
+    const auto* const request = static_cast<const Request*>(row.request);
+    prefetch_bytes(request, static_cast<size_t>(reinterpret_cast<const char*>(&request->spec + 1) -
+                                                reinterpret_cast<const char*>(request)));
+  }
   for (const StepRow& row : step.rows) {
     const auto& request = *static_cast<const Request*>(row.request);
     prefetch_end(request.tokens);

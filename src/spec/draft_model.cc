@@ -24,12 +24,15 @@ void TreeDraft::clear() {
   first.clear();
 }
 
-void DraftPass::clear() {
+void DraftPass::clear() { clear(0); }
+
+void DraftPass::clear(int num_requests) {
   for (auto* list :
        {&input_ids, &positions, &kv_slots, &kv_lens, &first_pages, &requests, &logits_rows, &features, &keep}) {
-    list->clear();
+    list->resize(num_requests);
   }
-  q_indptr.assign(1, 0);
+  q_indptr.resize(num_requests + 1);
+  q_indptr[0] = 0;
   mask.clear();
   reads_target = false;
 }

@@ -34,6 +34,8 @@ struct DraftPass {
   int max_q_len() const;
   int mask_words() const { return mask.empty() ? 0 : (max_q_len() + 31) / 32; }
   void clear();
+  // Then to be filled: so many requests of one row each, all of which choices are made for.
+  void clear(int num_requests);
 };
 
 // Trees of `topk` branches that grow level by level as DraftTree's do (spec/draft_tree.h), each pass over all nodes so

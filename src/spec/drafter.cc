@@ -173,30 +173,57 @@ Result<bool> Drafter::draft_ahead(const BatchBuilder& step, std::span<const Draf
                                   std::span<const Proposal> proposals) {
   const int nodes = proposals.empty() ? 0 : proposals.front().size();
   if (options_.topk > 1 || nodes < 2) return false;
-  growing_ = {};
-  next_kept_ = static_cast<int>(slots_.size());
   for (size_t i = 0; i < proposals.size(); ++i) {
-    const DraftState& state = *rows[i].state;
-    const Slot* const own = slot_of(state);
-    const bool begun = own != nullptr && (own->choice >= 0 || !own->first.empty()) && state.kv_len >= rows[i].start;
-    if (proposals[i].size() != nodes || proposals[i].found || (options_.eagle && !begun)) return false;
-    Growing& one = grow(static_cast<int>(i), nodes);
-    if (options_.eagle) {
-      one.slot = state.slot;
-      one.features.assign(1, one.slot);
-    } else {
-      one.choices.push_back(static_cast<int>(i));  // of the pass that begins it
-    }
+    if (proposals[i].size() != nodes || proposals[i].found || (options_.eagle && !has_begun(rows[i]))) return false;
+  }
+  growing_ = {};
+  for (size_t i = 0; i < proposals.size() && !options_.eagle; ++i) {
+    grow(static_cast<int>(i), nodes).choices.push_back(static_cast<int>(i));  // of the pass that begins it
   }
   if (!options_.eagle) WW_RETURN_IF_ERROR(start_standalone(step, rows));
   const int not_taken = num_choices_;
-  const size_t levels = plan_chain(step, rows);
+  const size_t levels = options_.eagle ? plan_equal_chains(step, rows, nodes - 1) : plan_chain(step, rows);
   num_choices_ = not_taken;
   const Result<bool> drafted = model_->run_chain_ahead(std::span(chain_).first(levels), step);
   if (!options_.eagle || (drafted.ok() && *drafted)) forget_choices();
   if (options_.eagle || !drafted.ok() || !*drafted) return drafted;
   for (const DraftRow& row : rows) row.state->kv_len = row.start + nodes;  // as after draft()
   return true;
+}
+
+// Whether a head's draft for the row has its first level, and nothing between its K/V and the row.
+bool Drafter::has_begun(const DraftRow& row) {
+  const Slot* const own = slot_of(*row.state);
+  return own != nullptr && (own->choice >= 0 || !own->first.empty()) && row.state->kv_len >= row.start;
+}
+
+// The passes of a head over chains that are as long for every row of the step.
+size_t Drafter::plan_equal_chains(const BatchBuilder& step, std::span<const DraftRow> rows, int levels) {
+  const int num_rows = static_cast<int>(rows.size()), page_size = model_->page_size();
+  int kept = static_cast<int>(slots_.size());
+  if (chain_.size() < static_cast<size_t>(levels)) chain_.resize(levels);
+  for (int level = 0; level < levels; ++level) {
+    const int choices_before = num_choices_ - num_rows;  // where those of the level before begin
+    pass_.clear(num_rows);
+    for (int i = 0; i < num_rows; ++i, ++kept) {
+      const DraftState& state = *rows[i].state;
+      const Slot& own = slots_[state.slot];
+      const int position = rows[i].start + level;
+      const int32_t first = own.choice >= 0 ? -1 - own.choice : own.first[0].token;
+      pass_.input_ids[i] = level == 0 ? first : -1 - (choices_before + i);
+      pass_.positions[i] = position;
+      pass_.kv_slots[i] = slot(step, i, position);
+      pass_.kv_lens[i] = position + 1 - state.kv_begin;
+      pass_.first_pages[i] = state.kv_begin > 0 ? state.kv_begin / page_size : 0;
+      pass_.features[i] = level == 0 ? state.slot : kept - num_rows;
+      pass_.keep[i] = kept;
+      pass_.requests[i] = pass_.logits_rows[i] = i;
+      pass_.q_indptr[i + 1] = i + 1;
+    }
+    finish_pass();
+    std::swap(chain_[level], pass_);
+  }
+  return static_cast<size_t>(levels);
 }
 
 // Level by level without a look at what was chosen.

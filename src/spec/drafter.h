@@ -87,6 +87,8 @@ class Drafter {
   Growing& grow(int row, int nodes);
   Status grow_chains(const BatchBuilder& step, std::span<const DraftRow> rows);
   Status grow_trees(const BatchBuilder& step, std::span<const DraftRow> rows);
+  bool has_begun(const DraftRow& row);
+  size_t plan_equal_chains(const BatchBuilder& step, std::span<const DraftRow> rows, int levels);
   size_t plan_chain(const BatchBuilder& step, std::span<const DraftRow> rows);
   bool add_chain_level(const BatchBuilder& step, std::span<const DraftRow> rows, int level);
   Status start_trees();

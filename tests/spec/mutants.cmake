@@ -51,8 +51,8 @@ spec_mutant(drawn_for_another_position engine/verify.cc
   [[row.position += walk.depth(slot);]]
   [[]])
 spec_mutant(accepted_nodes_in_another_order engine/verify.cc
-  [[path.nodes.push_back(next);]]
-  [[path.nodes.push_back(static_cast<int>(path.nodes.size()));]])
+  [[+ path.num_nodes++] = node;]]
+  [[+ path.num_nodes] = path.num_nodes; ++path.num_nodes;]])
 # What drafts read: fewer are right.
 spec_mutant(draft_writes_one_slot_of_a_page spec/drafter.cc
   [[* page_size + position % page_size;]]
