@@ -158,6 +158,9 @@ struct LinearAttnCall {
   float l2norm_eps = 1e-6f;
   float scale = 1.0f;              // of the output; models use k_dim^-0.5
   bool exact = false;              // extend, target_verify: GEMMs in f32, however slow; kernels of CPUs have no others
+  // extend: may take the form that suits its batch, so that a request's bits depend on the batch around it whatever the
+  // kernel's caps promise.
+  bool any_form = false;
   LinearAttnState state;
   void* out = nullptr;             // [tokens, v_heads, v_dim]
   DType out_dtype = DType::f32;    // f32, bf16 or f16

@@ -139,12 +139,15 @@ Status GpuDecoder::commit_states(const GpuCommit& commit, GpuStateCache& states)
 }
 
 Status GpuDecoder::reserve_recurrent(const GpuDecoderLimits& limits) {
-  const GpuRecurrentLimits recurrent = {.dtype = dtype_, .state_dtype = limits.state_dtype,
+  const GpuRecurrentLimits recurrent = {.dtype = dtype_,
+                                        .state_dtype = limits.state_dtype,
                                         .tokens = round_up_rows(limits.max_tokens),
                                         .kept_rows = round_up_rows(limits.max_logits_rows),
                                         .max_requests = limits.max_requests,
                                         .verify_rows = round_up_rows(limits.max_verify_rows),
-                                        .layers = config_.num_recurrent_layers(), .kernels = limits.linear};
+                                        .layers = config_.num_recurrent_layers(),
+                                        .kernels = limits.linear,
+                                        .batch_invariant = limits.batch_invariant};
   for (const GpuLayerWeights& layer : weights_.layers) {  // all such layers are alike
     if (const auto* const gdn = std::get_if<GpuGdnWeights>(&layer.mixer)) {
       recurrent_rows_.reserve(gdn->layer.row_width(), recurrent, workspace_);

@@ -10,6 +10,9 @@ constexpr int64_t kAlign = 256;
 constexpr int kFirstSegmentTokens = 1024, kMostSegmentTokens = 4096;
 // From here on segments pay (H200, 32 v heads, 128 x 128): KDA's chunks take longer to prepare, on all of the device.
 constexpr int kLeastTokensGdn = 8192, kLeastTokensKda = 32768;
+// One launch: what it takes at any number of requests, and what share of its blocks' time has to be of use (H200, 2 to 32 v heads).
+constexpr int kMostTokensOneLaunch = 256;
+constexpr double kLeastShareOneLaunch = 0.8;
 
 // Cuts the workspace into parts; without memory it only counts.
 class Parts {
@@ -248,13 +251,26 @@ void ChunkedLinearKernel::chunks(const LinearAttnCall& call, bool writes_state) 
     device_->list_chunks(p, call.stream);
   }
   const ScanShape shape = scan_shape(p);
-  if (in_segments(p, shape)) {
+  if (call.any_form && shape.wgmma && fused_takes(p) && one_launch(p, shape)) {
+    device_->prepare_and_scan(p, element, call.stream);
+  } else if (in_segments(p, shape)) {
     segments(p, element, shape, call.stream);
   } else {
     if (call.batch->num_tokens > 0) device_->prepare(p, element, call.stream);
     device_->scan(p, element, shape, call.stream);
   }
   norm(call, p);
+}
+
+// Where prompts are short, so that launches are much of their time; else where blocks, of which each goes through whole prompts,
+// have about as many chunks each: heads of requests for most multiprocessors in the last round, too, and of like lengths.
+bool ChunkedLinearKernel::one_launch(const LinearParams& p, const ScanShape& shape) const {
+  const LinearAttnBatch& batch = p.batch;
+  if (batch.max_q_tokens <= kMostTokensOneLaunch) return true;
+  const int64_t pairs = int64_t{batch.num_requests} * p.v_heads, blocks = device_->multiprocessors();
+  const int64_t rounds = (pairs + blocks - 1) / blocks;
+  const auto at_best = static_cast<double>(batch.num_tokens * p.v_heads), as_it_is = static_cast<double>(rounds * blocks * batch.max_q_tokens);
+  return shape.groups == 2 && at_best >= kLeastShareOneLaunch * as_it_is;
 }
 
 // Where the scan of one request leaves much of the device idle.

@@ -35,6 +35,7 @@ using testing_linear::LinearAttnCase;
 class HostDevice : public LinearDevice {
  public:
   explicit HostDevice(Order order) : order_(order) {}
+  static inline int one_launches = 0;  // of prepare_and_scan, by all devices
   int multiprocessors() const override { return 4; }
   bool has_wgmma() const override { return true; }
   int least_segmented_tokens() const override { return 2048; }
@@ -80,6 +81,13 @@ class HostDevice : public LinearDevice {
   void prepare(const LinearParams& p, DType element, void*) override {
     const auto with = [&]<class C>(int x, int y) { run(x, y, C::kThreads, C::kSmemBytes, [&] { chunk_prepare<C>(p, cuda::smem); }); };
     element == DType::f16 ? prepare_grid<ptx::F16>(p, with) : prepare_grid<ptx::Bf16>(p, with);
+  }
+  void prepare_and_scan(const LinearParams& given, DType element, void*) override {
+    LinearParams p = given;
+    ++one_launches;
+    p.fused_blocks = std::min(4, p.v_heads * p.batch.num_requests);
+    const auto with = [&]<class C> { run(p.fused_blocks, 1, C::kThreads, C::kSmemBytes, [&] { fused_chunks<C>(p, nullptr, cuda::smem); }); };
+    element == DType::f16 ? with.template operator()<FusedConfig<ptx::F16>>() : with.template operator()<FusedConfig<ptx::Bf16>>();
   }
   void scan(const LinearParams& p, DType element, const ScanShape& shape, void*) override {
     const auto with = [&]<class C>(int x, int y) { run(x, y, C::kThreads, C::kSmemBytes, [&] { chunk_scan<C>(p, nullptr, cuda::smem); }); };
@@ -250,6 +258,34 @@ TEST(ChunkedLinearKernel, PromptInSegmentsBehindOthers) {
     }
     EXPECT_EQ(part.recurrent(batch.slots[0]), whole.recurrent(batch.slots[0]));
   }
+}
+
+// Prompts whose chunks are prepared and scanned by one launch, where the call says any_form.
+TEST(ChunkedLinearKernel, OneLaunch) {
+  HostDevice::one_launches = 0;
+  for (const Order order : {Order::ascending, Order::descending, Order::random}) {
+    ChunkedLinearKernel kernel(std::make_unique<HostDevice>(order), true);
+    LinearAttnCase c{.name = "fused", .shape = {LinearAttnKind::gdn, 1, 2, 128, 128}, .lengths = {200, 3, -70, 0, 64}};
+    if (order == Order::descending) c.lengths = {300, 310, 290, 305};
+    c.any_form = true;
+    c.activation = c.out = order == Order::descending ? DType::f16 : DType::bf16;
+    c.checkpoints = order != Order::ascending;
+    c.gates = order == Order::random;
+    c.state = order == Order::random ? DType::bf16 : DType::f32;
+    c.start = order == Order::ascending ? testing_linear::Start::elsewhere : testing_linear::Start::own_slot;
+    const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
+    EXPECT_TRUE(result.passed()) << static_cast<int>(order) << " " << result.text;
+  }
+  EXPECT_EQ(HostDevice::one_launches, 3);
+  LinearAttnCase c{.name = "two launches", .shape = {LinearAttnKind::gdn, 1, 2, 128, 128}, .lengths = {10, 300, 10}};
+  for (const bool any_form : {false, true}) {  // of unlike lengths
+    c.any_form = any_form;
+    c.lengths[1] = any_form ? 300 : 200;
+    c.activation = c.out = DType::bf16;
+    ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::ascending), true);
+    EXPECT_TRUE(testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)}).passed()) << any_form;
+  }
+  EXPECT_EQ(HostDevice::one_launches, 3);
 }
 
 TEST(ChunkedLinearKernel, TileGdn) { expect_all_pass(false, Order::ascending, LinearAttnKind::gdn); }

@@ -116,6 +116,9 @@ class CudaLinearDevice : public LinearDevice {
     const auto on = static_cast<cudaStream_t>(stream);
     element == DType::f16 ? launch_prepare_f16(p, on) : launch_prepare_bf16(p, on);
   }
+  void prepare_and_scan(const LinearParams& p, DType element, void* stream) override {
+    launch_fused(p, element == DType::f16, static_cast<cudaStream_t>(stream));
+  }
   void scan(const LinearParams& p, DType element, const ScanShape& shape, void* stream) override {
     const auto on = static_cast<cudaStream_t>(stream);
     if (shape.wgmma) element == DType::f16 ? launch_wgmma_scan_f16(p, shape.groups, on) : launch_wgmma_scan_bf16(p, shape.groups, on);

@@ -24,6 +24,7 @@ void launch_extend_exactly(const LinearParams& p, cudaStream_t stream);
 void launch_verify_few(const LinearParams& p, bool f16, cudaStream_t stream);
 void launch_prepare_bf16(const LinearParams& p, cudaStream_t stream);
 void launch_prepare_f16(const LinearParams& p, cudaStream_t stream);
+void launch_fused(const LinearParams& p, bool f16, cudaStream_t stream);
 void launch_tile_scan_bf16(const LinearParams& p, cudaStream_t stream);
 void launch_tile_scan_f16(const LinearParams& p, cudaStream_t stream);
 void launch_wgmma_scan_bf16(const LinearParams& p, int groups, cudaStream_t stream);

@@ -7,6 +7,7 @@
 #include "linear/cuda/chunk_prepare_kda.cuh"
 #include "linear/cuda/chunk_scan.cuh"
 #include "linear/cuda/decode.cuh"
+#include "linear/cuda/fused_states.cuh"
 #include "linear/cuda/verify_few_kda.cuh"
 
 namespace warpweave::linear {

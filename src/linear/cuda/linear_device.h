@@ -29,6 +29,8 @@ class LinearDevice {
   virtual void list_chunks(const LinearParams& p, void* stream) = 0;
   // `element`: bf16 or f16, of q, k, v and of what prepare leaves for scan.
   virtual void prepare(const LinearParams& p, DType element, void* stream) = 0;
+  // Both in one launch, where fused_takes() and the scan is of WGMMA; bits are its own.
+  virtual void prepare_and_scan(const LinearParams& p, DType element, void* stream) = 0;
   virtual void scan(const LinearParams& p, DType element, const ScanShape& shape, void* stream) = 0;
 };
 

@@ -67,6 +67,32 @@ TEST_P(LinearGpu, RandomShapes) {
   }
 }
 
+// Prompts in the form that suits their batch: short ones, and alike ones of several chunks.
+TEST_P(LinearGpu, AnyForm) {
+  for (LinearAttnCase c : testing_linear::linear_attn_cases()) {
+    c.any_form = true;
+    if (c.phase == LinearAttnPhase::extend && c.shape.kind == LinearAttnKind::gdn) expect_right(c);
+  }
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const auto pick = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(random); };
+  for (int draw = 0; draw < 16; ++draw) {
+    const int k_heads = pick(1, 2), most = pick(0, 1) ? 250 : 700;
+    LinearAttnCase c;
+    c.shape = {LinearAttnKind::gdn, k_heads, k_heads * pick(1, 3), 128, 128};
+    c.any_form = true;
+    for (int r = pick(20, 24); r > 0; --r) c.lengths.push_back(most == 250 ? pick(0, most) : pick(600, most));
+    c.conv = pick(0, 1), c.gates = pick(0, 1), c.checkpoints = pick(0, 1);
+    c.start = static_cast<testing_linear::Start>(pick(0, 2));
+    c.activation = c.out = pick(0, 1) ? DType::bf16 : DType::f16;
+    c.state = pick(0, 1) ? DType::f32 : DType::bf16;
+    c.seed = random();
+    c.name = "draw " + std::to_string(draw);
+    expect_right(c);
+  }
+}
+
 TEST_P(LinearGpu, LongPromptIsWhatDecodeGives) {
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
     for (int tokens : {2000, kind == LinearAttnKind::gdn ? 9000 : 34000}) {  // the longer ones in segments
@@ -104,6 +130,7 @@ TEST_P(LinearGpu, CheckpointsAreTheStatesOfCallsThatEndThere) {
 }
 
 TEST_P(LinearGpu, SameBitsAgain) {
+  EXPECT_TRUE(repeats(*make_cuda_linear_kernel(GetParam()), {LinearAttnKind::gdn, 16, 32, 128, 128}, 8, 700)) << "many requests";
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
     EXPECT_TRUE(repeats(*make_cuda_linear_kernel(GetParam()), {kind, 4, 8, 128, 128}, 3, 700)) << linear_attn_kind_name(kind);
     EXPECT_TRUE(repeats(*make_cuda_linear_kernel(GetParam()), {kind, 16, 32, 128, 128}, 1, kind == LinearAttnKind::gdn ? 12000 : 34000)) << linear_attn_kind_name(kind);

@@ -79,6 +79,7 @@ struct LinearParams {
   int decode_blocks = 0;             // of decode.cuh
   int decode_units = 1;              // there: how many share a head's rows; 1 with a norm
   bool decode_by_turns = false;      // there: a block takes every decode_blocks-th unit, else neighbouring ones
+  int fused_blocks = 0;              // of fused.cuh
   bool has_norm = false;             // of decode.cuh, within its kernel
   LinearAttnNorm norm;
   bool state_settled = false;        // decode: no kernel that may still run writes the state, but this one
@@ -90,5 +91,10 @@ inline bool decode_takes(const LinearParams& p) { return p.k_dim == 64 || p.k_di
 
 inline constexpr int kFewNodes = 16;  // of a request, at most, of those that verify_few.cuh takes
 inline bool verify_few_takes(const LinearParams& p) { return !p.writes_state && p.k_dim <= 128; }
+
+// Whether fused.cuh has this call's shape and types.
+inline bool fused_takes(const LinearParams& p) {
+  return p.decay_channels == 1 && p.k_dim == 128 && p.v_dim == 128 && p.writes_state && p.out_vectors && p.out_dtype != DType::f32;
+}
 
 }  // namespace warpweave::linear

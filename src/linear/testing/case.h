@@ -43,6 +43,7 @@ struct LinearAttnCase {
   bool whole_chunks = false;     // LinearAttnBatch::checkpoints_end_chunks
   bool strided = false;          // gaps everywhere
   bool exact = false;            // LinearAttnCall::exact
+  bool any_form = false;         // LinearAttnCall::any_form
   DType activation = DType::f32;
   DType out = DType::f32;
   DType state = DType::f32;      // of both states

@@ -14,6 +14,7 @@ Status GpuGdnWorkspace::reserve(const GpuGdnWeights& weights, const GpuRecurrent
   const auto& layer = weights.layer;
   WW_ASSIGN_OR_RETURN(kernels_, LinearAttnDispatcher::create(layer.shape.kind, limits.kernels, limits.state_dtype,
                                                              linear::cuda_linear_attn_backends()));
+  batch_invariant_ = limits.batch_invariant;
   const size_t element = dtype_info(limits.dtype).block_bytes;
   const int64_t rank = layer.widest_rank([](const gpu::GpuLinear& linear) { return linear.out_features; });
   if (rank > 0) workspace.get(low_, limits.tokens * rank, element);
@@ -64,6 +65,7 @@ Status GpuGdnMixer::attend(const GpuStateCache& states, void* stream) {
   attention.l2norm = true;
   attention.scale = 1 / std::sqrt(static_cast<float>(shape.k_dim));
   attention.exact = dtype == DType::f32;
+  attention.any_form = !w_.batch_invariant_;
   attention.state = {state.data, state.dtype, state.slot_stride, int64_t{shape.v_dim} * shape.k_dim};
   attention.out = w_.heads_[0];
   attention.out_dtype = dtype;

@@ -21,6 +21,7 @@ class GpuGdnWorkspace {
 
   GpuRecurrentRows& rows_;        // [tokens, row_width]
   LinearAttnDispatcher kernels_;
+  bool batch_invariant_ = false;
   void* low_ = nullptr;           // [tokens, the widest low rank]
   void* heads_[2] = {};           // [tokens, v_width], and of those rows that are kept
   void* memory_ = nullptr;        // of the kernels

@@ -21,6 +21,7 @@ struct GpuRecurrentLimits {
   int64_t verify_rows = 0;        // of a forward that verifies proposals; 0: none does
   int layers = 0;                 // that are committed after it
   LinearAttnNames kernels;        // of linear attention
+  bool batch_invariant = false;   // a row's bits do not depend on the other rows
 };
 
 class GpuRecurrentRows {

@@ -37,6 +37,16 @@ struct WgmmaRows {
 
 template <class Element, int kColumns>
 struct Wgmma {
+  // a: 64 rows of 128 bytes, of which this warp has 16.
+  static void qk(float (&d)[kColumns / 2], u32 a, u32 b, int accumulate) {
+    const u32 lane = host_cta::lane(), row = threadIdx.x / 32 % 4 * 16 + lane / 4, base = (a & 0x3fff) << 4;
+    u32 left[4];
+    for (u32 i = 0; i < 4; ++i) {
+      const u32 linear = base + (row + i % 2 * 8) * 128 + (lane % 4 * 2 + i / 2 * 8) * 2;
+      left[i] = *shared_at<u32>(linear ^ (linear >> 7 & 7) << 4);
+    }
+    WgmmaRows<Element, kColumns>::rk(d, left, b, accumulate);
+  }
   static void pv(float (&d)[kColumns / 2], const u32 (&a)[4], u32 b, int accumulate) {
     for (float& x : d) x = accumulate ? x : 0.0f;
     const u32 base = (b & 0x3fff) << 4, leading = b >> 16 << 4;

@@ -1,0 +1,256 @@
+// The chunks of a request in their order, as in chunk_scan.cuh, by the two groups of a block of fused.cuh that multiply: a group has
+// 64 columns of V, a warp 16 of them.
+#pragma once
+
+#include "linear/cuda/fused_prepare.cuh"
+
+namespace warpweave::linear {
+
+template <class C>
+class FusedStates {
+  using E = typename C::Element;
+  using Mma = WarpgroupMma<E>;
+  using u32 = ptx::u32;
+  static constexpr int kSteps = C::kDim / 16;
+
+ public:
+  WW_DEVICE explicit FusedStates(const FusedBlock<C>& block)
+      : b_(block), p_(block.p), group_(static_cast<int>(threadIdx.x) / 128), warp_(static_cast<int>(threadIdx.x) / 32 % 4),
+        lane_(static_cast<int>(threadIdx.x) % 32), column_(lane_ % 4 * 2), v_(64 * group_ + 16 * warp_ + lane_ / 4) {}
+
+  WW_DEVICE void run() {
+    typename FusedBlock<C>::Stages at;
+    typename FusedBlock<C>::Slots from;
+    for (; b_.more(); b_.next()) {
+      if (b_.padded()) clear_rows();
+      else multiply_all(at, from);
+    }
+  }
+
+ private:
+  WW_DEVICE void clear_rows() const {
+    const int end = first_row(p_.batch, b_.request + 1);
+    for (int i = threadIdx.x; i < (end - b_.first) * C::kDim; i += 128 * C::kGroups) {
+      store_one(p_.out, (b_.first + i / C::kDim) * p_.out_token_stride + b_.head * C::kDim + i % C::kDim, 0, p_.out_dtype);
+    }
+  }
+  struct Rows {
+    int64_t row = 0;
+    int tokens = 0;  // 0: none
+  };
+  WW_DEVICE void multiply_all(typename FusedBlock<C>::Stages& at, typename FusedBlock<C>::Slots& from) {
+    load_state(initial_slot(p_.batch, b_.request));
+    round_state();
+    Rows rows;
+    for (ChunkWalk walk(p_, b_.request); walk.more(); at.advance(), from.advance()) {
+      const int tokens = walk.length(p_);
+      compute(at, from, rows, {b_.first + walk.position, tokens});
+      const int checkpoint = walk.advance(p_, tokens);
+      if (checkpoint >= 0) store_state(checkpoint);
+    }
+    turn();
+    store_turned(rows);
+    store_state(p_.batch.slots[b_.request]);
+  }
+  // ---- the state
+  WW_DEVICE int64_t state_at(int slot, int row) const {
+    return slot * p_.state.slot_stride + b_.head * p_.state.head_stride + int64_t{v_ + 8 * row} * C::kDim + column_;
+  }
+  WW_DEVICE void load_state(int slot) {
+#pragma unroll
+    for (int n = 0; n < C::kDim / 8; ++n) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        float2 x = make_float2(0, 0);
+        if (slot >= 0) {
+          const int64_t at = state_at(slot, row) + 8 * n;
+          if (p_.state.dtype == DType::f32) {
+            x = *reinterpret_cast<const float2*>(static_cast<const float*>(p_.state.data) + at);
+          } else {
+            const u32 pair = *reinterpret_cast<const u32*>(static_cast<const unsigned short*>(p_.state.data) + at);
+            x = make_float2(ptx::Bf16::low(pair), ptx::Bf16::high(pair));
+          }
+        }
+        s_[4 * n + 2 * row] = x.x, s_[4 * n + 2 * row + 1] = x.y;
+      }
+    }
+  }
+  WW_DEVICE void store_state(int slot) const {
+#pragma unroll
+    for (int n = 0; n < C::kDim / 8; ++n) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const int64_t at = state_at(slot, row) + 8 * n;
+        const float low = s_[4 * n + 2 * row], high = s_[4 * n + 2 * row + 1];
+        if (p_.state.dtype == DType::f32) {
+          *reinterpret_cast<float2*>(static_cast<float*>(p_.state.data) + at) = make_float2(low, high);
+        } else {
+          *reinterpret_cast<u32*>(static_cast<unsigned short*>(p_.state.data) + at) = ptx::Bf16::pack(low, high);
+        }
+      }
+    }
+  }
+  WW_DEVICE void round_state() {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) state_[step][i] = E::pack(s_[8 * step + 2 * i], s_[8 * step + 2 * i + 1]);
+    }
+  }
+  WW_DEVICE void decay_state(u32 t) {
+    const float by = __uint_as_float(ptx::load_shared_4(t + offsetof(FusedTokens, all)));
+#pragma unroll
+    for (int i = 0; i < C::kDim / 2; ++i) s_[i] *= by;
+  }
+
+  // ---- a chunk
+  // Starts d = S^T tile^T.
+  WW_DEVICE void start_state(float (&d)[32], u32 tile) {
+    Mma::settle(state_);
+    Mma::begin();
+    Mma::template by_rows<false>(d, state_, tile);
+    Mma::commit();
+  }
+  // Of eight columns, those of this thread. `row`: of floats, in shared memory, from this thread's first one on.
+  static WW_DEVICE float2 load_pair(u32 row, int n) {
+    const uint2 w = ptx::load_shared_8(row + 32 * n);
+    return make_float2(__uint_as_float(w.x), __uint_as_float(w.y));
+  }
+  // X times beta, as a left operand.
+  WW_DEVICE void subtract(u32 (&x)[4][4], const float (&ks)[32], const u32 (&v)[4][4], u32 factors) const {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const float2 by = load_pair(factors + offsetof(FusedTokens, state), n), beta = load_pair(factors + offsetof(FusedTokens, beta), n);
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+        const int at = 4 * n + 2 * row;
+        const u32 pair = v[n / 2][n % 2 * 2 + row];
+        x[n / 2][n % 2 * 2 + row] = E::pack(beta.x * E::low(pair) - by.x * ks[at], beta.y * E::high(pair) - by.y * ks[at + 1]);
+      }
+    }
+  }
+  // An accumulator as a left operand, its columns times factors of their tokens; as it is.
+  WW_DEVICE void round_columns(u32 (&to)[4][4], const float (&d)[32], u32 factors) const {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const float2 by = load_pair(factors, n);
+#pragma unroll
+      for (int row = 0; row < 2; ++row) to[n / 2][n % 2 * 2 + row] = E::pack(by.x * d[4 * n + 2 * row], by.y * d[4 * n + 2 * row + 1]);
+    }
+  }
+  WW_DEVICE void round_columns(u32 (&to)[4][4], const float (&d)[32]) const {
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) to[n / 2][n % 2 * 2 + row] = E::pack(d[4 * n + 2 * row], d[4 * n + 2 * row + 1]);
+    }
+  }
+  WW_DEVICE void compute(const typename FusedBlock<C>::Stages& at, const typename FusedBlock<C>::Slots& from, Rows& rows, const Rows& now) {
+    const u32 k = b_.stage(at.entry), v = k + C::kV + group_ * kBlockBytes, t = b_.slot(from.entry);
+    const u32 factors = k + C::kTokens + 4 * column_;
+    float values[32], o[32];
+    u32 x[4][4], other[4][4];
+    ptx::mbarrier_wait(b_.full(at.entry), at.round & 1);
+    ptx::mbarrier_wait(b_.slot_full(from.entry), from.round & 1);
+    start_state(values, k);
+    turn();
+    store_turned(rows);
+    rows = now;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) load_transposed(other[n], v, 16 * n, warp_);
+    Mma::template wait<0>();
+    Mma::settle(values);
+    subtract(x, values, other, factors);
+    Mma::settle(x);
+    Mma::begin();
+    Mma::template by_rows<false>(values, x, t);
+    Mma::commit();
+    decay_state(k + C::kTokens);
+    Mma::template wait<0>();
+    Mma::settle(values);
+    round_columns(other, values, factors + offsetof(FusedTokens, update));
+    round_columns(x, values);
+    start_state(o, k + C::kQ);
+    Mma::settle(s_);
+    Mma::settle(other);
+    Mma::begin();
+    Mma::template by_columns<C::kDim>(s_, other, k);
+    Mma::commit();
+    Mma::template wait<1>();
+    Mma::settle(o);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      const float2 by = load_pair(factors + offsetof(FusedTokens, out), n);
+      o[4 * n] *= by.x, o[4 * n + 1] *= by.y, o[4 * n + 2] *= by.x, o[4 * n + 3] *= by.y;
+    }
+    Mma::settle(o);
+    Mma::settle(x);
+    Mma::begin();
+    Mma::template by_rows<true>(o, x, t + kBlockBytes);
+    Mma::commit();
+    Mma::template wait<1>();
+    Mma::settle(s_);
+    round_state();
+    Mma::template wait<0>();
+    Mma::settle(o);
+    b_.arrive(b_.empty(at.entry));
+    b_.arrive(b_.slot_empty(from.entry));
+#pragma unroll
+    for (int i = 0; i < 16; ++i) out_[i] = E::pack(o[2 * i], o[2 * i + 1]);
+  }
+
+  // ---- outputs: turned round in shared memory, this warp's columns of it
+  WW_DEVICE void turn() const {
+    __syncwarp();
+    const u32 tile = b_.out_tile(group_);
+#pragma unroll
+    for (int n = 0; n < 8; n += 2) {
+      const u32 w[4] = {out_[2 * n], out_[2 * n + 1], out_[2 * n + 2], out_[2 * n + 3]};
+      ptx::stmatrix_x4_trans(tile + piece_offset(8 * (n + lane_ / 16) + lane_ % 8, 2 * warp_ + lane_ / 8 % 2), w);
+    }
+    __syncwarp();
+  }
+  // Without a branch, since MMAs may be under way.
+  WW_DEVICE void store_turned(const Rows& rows) const {
+    const int half = lane_ % 2, first = lane_ / 2;
+    const int64_t at = (rows.row + first) * p_.out_token_stride + b_.head * C::kDim + 64 * group_ + 16 * warp_ + 8 * half;
+    const auto* to = static_cast<const unsigned short*>(p_.out) + at;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      u32 w[4];
+      ptx::load_shared_16(w, b_.out_tile(group_) + piece_offset(first + 16 * i, 2 * warp_ + half));
+      store_global_16_if(to, w, first + 16 * i < rows.tokens);
+      to += 16 * p_.out_token_stride;
+    }
+  }
+
+  FusedBlock<C> b_;
+  const LinearParams& p_;
+  const int group_, warp_, lane_, column_, v_;
+  float s_[C::kDim / 2];
+  u32 state_[kSteps][4];  // S^T, rounded
+  u32 out_[16] = {};      // O of the last chunk, rounded
+};
+
+// `maps`: null: all is copied by cp.async.
+template <class C>
+WW_DEVICE void fused_chunks(const LinearParams& p, const ScanMaps* maps, char* shared) {
+  const FusedBlock<C> block(p, shared);
+  block.make_barriers();
+  const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  if (group < C::kGroups) {
+    ptx::setmaxnreg_increase<C::kOfStates>();
+    FusedStates<C>(block).run();
+  } else if (group == C::kGroups) {
+    ptx::setmaxnreg_decrease<C::kOfPrepare>();
+    FusedPrepare<C>(block).run();
+  } else {
+    ptx::setmaxnreg_decrease<C::kOfOthers>();
+    const int warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
+    if (warp == 0) FusedLoader<C>(block, maps).run();
+    if (warp == 1) FusedFactors<C>(block).run_norms();
+    if (warp >= 2) FusedFactors<C>(block).run();
+  }
+}
+
+}  // namespace warpweave::linear
