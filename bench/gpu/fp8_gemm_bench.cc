@@ -172,7 +172,7 @@ int main(int argc, char** argv) {
       for (size_t i = 0; i < std::size(kWays); ++i) {
         const bool few = rows <= gpu::kSmallGemmFp8Rows;
         if (kWays[i].path == Fp8Path::small && !few) continue;
-        if (kWays[i].path == Fp8Path::stream && (few || rows > gpu::kStreamGemmRows)) continue;
+        if (kWays[i].path == Fp8Path::stream && (few || rows > gpu::kStreamGemmCodeRows)) continue;
         const double us = bench.time_us(shape, rows, i);
         if (shape.n != kHead.n) layer[i] += us;
         const double weight_bytes = static_cast<double>(shape.n * shape.k * dtype_info(kWays[i].dtype).block_bytes);

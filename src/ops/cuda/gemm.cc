@@ -21,7 +21,7 @@
 namespace warpweave::gpu {
 namespace {
 
-static_assert(kStreamGemmRows <= kMostPartialRows && kTileGemmRows <= kMostPartialRows);
+static_assert(kStreamGemmCodeRows <= kMostPartialRows && kTileGemmRows <= kMostPartialRows);
 
 constexpr size_t kWorkspaceBytes = size_t{64} << 20;
 constexpr int kMaxCandidates = 16;

@@ -7,8 +7,9 @@
 //
 // Where rows have adapters four more warps add their chunks to the depth (lora_join.cuh).
 //
-// Weights in e4m3 are multiplied by inputs rounded to e4m3, 128 bytes of a row of either at a time, too. The tensor cores'
-// own sums of codes keep about 14 bits, so those of each chunk of 128 columns are added up in f32.
+// Weights in e4m3 are multiplied by inputs rounded to e4m3, up to 128 rows of them, 128 bytes of a row of either at a
+// time, too. The tensor cores' own sums of codes keep about 14 bits, so those of each chunk of 128 columns are added up
+// in f32.
 #include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/stream_gemm.h"
 
@@ -16,18 +17,19 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "device/cuda/compute_capability.h"
 #include "device/cuda/ptx.h"
 #include "device/cuda/tensor_map.h"
 #include "device/cuda/wgmma.h"
-#include "device/cuda/wgmma_fp8.h"
 #include "ops/cuda/activation.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/gemm_ring.cuh"
 #include "ops/cuda/launch.cuh"
 #include "ops/cuda/lora_join.cuh"
 #include "ops/cuda/split_args.h"
+#include "ops/cuda/stream_codes.cuh"
 #include "ops/cuda/types.cuh"
 
 namespace warpweave::gpu {
@@ -58,9 +60,11 @@ struct Args {
 // Under a GLU a tile is gate rows, then as many up rows; a warpgroup has half of each.
 enum class Kind { halves, adapted, codes };
 
-template <int kTile_, bool kGlu_, Kind kKind>
+// kRowBlocks: of 64 input rows.
+template <int kTile_, bool kGlu_, Kind kKind, int kRowBlocks_ = 1>
 struct Config {
   static constexpr int kTile = kTile_;        // weight rows
+  static constexpr int kRowBlocks = kRowBlocks_;
   static constexpr bool kGlu = kGlu_, kAdapted = kKind == Kind::adapted, kCodes = kKind == Kind::codes;
   static constexpr int kThreads = kConsumers + kProducers + (kAdapted ? kLoraThreads : 0);
   static constexpr int kBoxes = kGlu ? 2 : 1;
@@ -68,10 +72,12 @@ struct Config {
   static constexpr int kColumns = kBoxRows / kGroups;  // of a box, a warpgroup's
   static constexpr int kBoxBytes = kBoxRows * kRowBytes;
   static constexpr int kWeightBytes = kTile * kRowBytes;
-  static constexpr int kStageBytes = kWeightBytes + kStreamGemmRows * kRowBytes;
+  static constexpr int kInputRows = kRowBlocks * kStreamGemmRows;
+  static constexpr int kInputBytes = kInputRows * kRowBytes;
+  static constexpr int kStageBytes = kWeightBytes + kInputBytes;
   static constexpr int kSharedBytes = kAdapted ? sizeof(LoraJoinShared) + alignof(LoraJoinShared) : 0;  // behind the ring
   static constexpr int kStages = (kMostSmemBytes - kSharedBytes) / (kStageBytes + kBarrierBytes);
-  static_assert(kColumns % 8 == 0 && kBoxRows <= 256 && kStages >= 2);
+  static_assert(kColumns % 8 == 0 && kBoxRows <= 256 && kStages >= 2 && (kRowBlocks == 1 || kCodes));
 };
 
 template <class C>
@@ -158,43 +164,15 @@ __device__ void bring_inputs(const Args& a, Ring<C> ring, const DepthShare& shar
     }
     const u32 full = ring.inputs_full();
     ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
-    ptx::mbarrier_arrive_expect_tx(full, kStreamGemmRows * kRowBytes);
+    ptx::mbarrier_arrive_expect_tx(full, C::kInputBytes);
     ptx::tma_load_4d(ring.at() + C::kWeightBytes, &a.x, full, depth, 0, 0, 0);
     ring.next();
   }
   if constexpr (C::kAdapted) join_memory<C>(a, memory).reached = count_adapters_chunks<C>(a, memory);
 }
 
-template <class C>
-using Sums = float[C::kBoxes][C::kColumns / 2];
-
-// Of codes.
-template <class C>
-__device__ __forceinline__ void multiply_codes(u32 x, u32 w, Sums<C>& sum) {
-  Sums<C> of_chunk;
-  ptx::wgmma_fence();
-#pragma unroll
-  for (int k = 0; k < kRowBytes / 32; ++k) {
-#pragma unroll
-    for (int box = 0; box < C::kBoxes; ++box) {
-      ptx::WgmmaE4m3<C::kColumns>::template ss<kRowBytes>(of_chunk[box], ptx::wgmma_advance(x, k * 32),
-                                                          ptx::wgmma_advance(w, box * C::kBoxBytes + k * 32), k > 0);
-    }
-  }
-  ptx::wgmma_commit();
-  ptx::wgmma_wait<0>();
-#pragma unroll
-  for (int box = 0; box < C::kBoxes; ++box) {
-#pragma unroll
-    for (int i = 0; i < C::kColumns / 2; ++i) sum[box][i] += of_chunk[box][i];
-  }
-}
-
 template <class E, class C>
-__device__ __forceinline__ void multiply(u32 stage, int group, Sums<C>& sum) {
-  const u32 w = ptx::wgmma_descriptor(stage + group * C::kColumns * kRowBytes, 0);
-  const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes, 0);
-  if constexpr (C::kCodes) return multiply_codes<C>(x, w, sum);
+__device__ __forceinline__ void multiply_halves(u32 x, u32 w, BlockSums<C>& sum) {
   ptx::wgmma_fence();
 #pragma unroll
   for (int k = 0; k < kDepth / 16; ++k) {
@@ -206,6 +184,20 @@ __device__ __forceinline__ void multiply(u32 stage, int group, Sums<C>& sum) {
   }
   ptx::wgmma_commit();
   ptx::wgmma_wait<0>();
+}
+
+template <class E, class C>
+__device__ __forceinline__ void multiply(u32 stage, int group, Sums<C>& sum) {
+  const u32 w = ptx::wgmma_descriptor(stage + group * C::kColumns * kRowBytes, 0);
+  const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes, 0);
+#pragma unroll
+  for (int block = 0; block < C::kRowBlocks; ++block) {
+    if constexpr (C::kCodes) {
+      multiply_codes<C>(ptx::wgmma_advance(x, block * kStreamGemmRows * kRowBytes), w, sum[block]);
+    } else {
+      multiply_halves<E, C>(x, w, sum[block]);
+    }
+  }
 }
 
 // Of the four warps of adapters: the stage of their `chunk`, once it is free.
@@ -286,50 +278,14 @@ __device__ __forceinline__ void store_2(const Args& a, int64_t at, float first, 
   }
 }
 
-// What codes stand for: those of this thread's columns, and of the two rows that it has.
-template <class C>
-struct Scales {
-  float2 w[C::kBoxes][C::kColumns / 8];
-  float x[2];
-
-  // Before the kernel ahead has ended.
-  __device__ void read_weights(const Args& a, const DepthShare& share) {
-    const int first = share.tile * C::kBoxRows + threadIdx.x / 128 * C::kColumns + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int box = 0; box < C::kBoxes; ++box) {
-#pragma unroll
-      for (int j = 0; j < C::kColumns / 8; ++j) {
-        const int column = min(first + 8 * j, a.columns - 2) + box * a.columns;
-        w[box][j] = __ldg(reinterpret_cast<const float2*>(a.w_scales + column));
-      }
-    }
-  }
-  __device__ void read_inputs(const Args& a) {
-#pragma unroll
-    for (int below = 0; below < 2; ++below) {
-      x[below] = a.x_scales[min(static_cast<int>(threadIdx.x) / 32 % 4 * 16 + 8 * below + static_cast<int>(threadIdx.x) % 32 / 4, a.rows - 1)];
-    }
-  }
-  __device__ void apply(Sums<C>& sum) const {
-#pragma unroll
-    for (int box = 0; box < C::kBoxes; ++box) {
-#pragma unroll
-      for (int i = 0; i < C::kColumns / 2; ++i) {
-        const float2 of_columns = w[box][i / 4];
-        sum[box][i] *= x[i / 2 % 2] * (i % 2 == 0 ? of_columns.x : of_columns.y);
-      }
-    }
-  }
-};
-
 // wgmma leaves a thread two neighbours of every 8 columns, of two rows.
 template <class E, class C>
 __device__ void write(const Args& a, const DepthShare& share, const Sums<C>& sum) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int first = share.tile * C::kBoxRows + warp / 4 * C::kColumns + lane % 4 * 2;
+  const int first = share.tile * C::kBoxRows + threadIdx.x / 128 * C::kColumns + threadIdx.x % 4 * 2;
 #pragma unroll
-  for (int below = 0; below < 2; ++below) {
-    const int token = warp % 4 * 16 + 8 * below + lane / 4;
+  for (int i = 0; i < 2 * C::kRowBlocks; ++i) {
+    const int below = i % 2, token = i / 2 * kStreamGemmRows + 8 * below + row_of_thread();
+    const BlockSums<C>& of_block = sum[i / 2];
     if (token >= a.rows) continue;
     const int64_t row = share.rank * a.split_stride + token * a.y_stride;
 #pragma unroll
@@ -337,9 +293,10 @@ __device__ void write(const Args& a, const DepthShare& share, const Sums<C>& sum
       const int column = first + 8 * j, at = 4 * j + 2 * below;
       if (column >= a.columns) continue;
       if constexpr (C::kGlu) {
-        store_2<E>(a, row + column, activate(a.glu, sum[0][at], sum[1][at]), activate(a.glu, sum[0][at + 1], sum[1][at + 1]));
+        store_2<E>(a, row + column, activate(a.glu, of_block[0][at], of_block[1][at]),
+                   activate(a.glu, of_block[0][at + 1], of_block[1][at + 1]));
       } else {
-        store_2<E>(a, row + column, sum[0][at], sum[0][at + 1]);
+        store_2<E>(a, row + column, of_block[0][at], of_block[0][at + 1]);
       }
     }
   }
@@ -371,7 +328,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) stream_gemm_kernel(const __gri
     return;
   }
   Scales<C> scales;
-  if constexpr (C::kCodes) scales.read_weights(a, share);
+  if constexpr (Scales<C>::kEarly) scales.read_weights(a, share.tile);
   wait_for_predecessor();
   if constexpr (C::kCodes) scales.read_inputs(a);
   Sums<C> sum = {};
@@ -385,6 +342,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) stream_gemm_kernel(const __gri
   };
   take_chunks(share.count);
   if constexpr (C::kAdapted) take_chunks(count_adapters_chunks<C>(a, memory));
+  if constexpr (C::kCodes && !Scales<C>::kEarly) scales.read_weights(a, share.tile);
   if constexpr (C::kCodes) scales.apply(sum);
   write<E, C>(a, share, sum);
 }
@@ -394,7 +352,7 @@ void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream
   const GpuLinear& linear = *call.linear;
   const int64_t columns = linear.in_features / (C::kCodes ? 2 : 1);  // pairs of codes
   if (cuda::make_matrix_map(&args.w, linear.weight, linear.out_features, columns, C::kBoxRows) != cudaSuccess ||
-      cuda::make_matrix_map(&args.x, call.x, call.rows, columns, kStreamGemmRows) != cudaSuccess) {
+      cuda::make_matrix_map(&args.x, call.x, call.rows, columns, C::kInputRows) != cudaSuccess) {
     return;  // the driver is older than the chip: stream_gemm_takes() has asked
   }
   static SharedMemoryLimit limit;
@@ -425,6 +383,8 @@ void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream
   if (call.linear->dtype == DType::fp8_e4m3) {
     args.w_scales = call.linear->scales;
     args.x_scales = call.x_scales;
+    // Two row blocks of wider tiles do not fit into the registers.
+    if (call.rows > kStreamGemmRows) return launch<E, Config<128, false, Kind::codes, 2>>(args, call, plan, stream);
     return launch<E, Kind::codes>(args, call, plan, stream);
   }
   if (call.adapters == nullptr) return launch<E, Kind::halves>(args, call, plan, stream);
@@ -460,19 +420,23 @@ bool stream_gemm_takes(const GemmCall& call) {
                     reinterpret_cast<uintptr_t>(linear.weight) % 16 == 0 &&
                     (!codes || (linear.scaling == Fp8Scaling::row && call.adapters == nullptr));
   const bool glu_fits = linear.glu != GluActivation::none && call.y_dtype == dtype;
-  return call.norm.x == nullptr && call.rows >= 1 && call.rows <= kStreamGemmRows && halves && fits && !call.accumulate &&
+  const int most_rows = codes && !call.fused_glu ? kStreamGemmCodeRows : kStreamGemmRows;
+  return call.norm.x == nullptr && call.rows >= 1 && call.rows <= most_rows && halves && fits && !call.accumulate &&
          linear.bias == nullptr && (!call.fused_glu || glu_fits) && has_wgmma();
 }
 
 bool stream_gemm_pays_whole(const GemmCall& call) {
   constexpr int kTileRows = 192;  // as many as keep every SM busy without splits
-  return call.linear->out_features >= int64_t{kTileRows} * num_sms();
+  return call.rows <= kStreamGemmRows && call.linear->out_features >= int64_t{kTileRows} * num_sms();
 }
 
 StreamPlan stream_plan(const GemmCall& call) {
+  const bool two_blocks = call.rows > kStreamGemmRows;
   if (call.fused_glu) return {kGluTile, 1, 2, 4};
   constexpr int kTiles[] = {128, 192};
-  const auto [tile, splits] = cheapest_split(*call.linear, kTiles, columns_of_chunk(*call.linear), kStreamGemmRows, num_sms());
+  const int rows = two_blocks ? kStreamGemmCodeRows : kStreamGemmRows;
+  const auto [tile, splits] = cheapest_split(*call.linear, std::span(kTiles).first(two_blocks ? 1 : 2),
+                                             columns_of_chunk(*call.linear), rows, num_sms());
   return {tile, splits, splits <= 2 ? 2 : 1, tile == 128 ? 6 : 4};
 }
 

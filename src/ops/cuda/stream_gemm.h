@@ -1,4 +1,5 @@
-// y = x * W^T on the GPU for 17 to 64 rows, where the weights' bytes take the time (sm_90).
+// y = x * W^T on the GPU for 17 to 64 rows, of weights in e4m3 without a GLU to 128, where the weights' bytes take the
+// time (sm_90).
 //
 // A GEMM either writes y, where one CTA has all of the depth, or leaves `splits` partial sums in f32, [splits][rows]
 // [out_features], which the kernel that reads y adds up: RmsNormCall::partials, QkvRowsCall::partials. So a CTA's work
@@ -12,6 +13,7 @@ namespace warpweave::gpu {
 struct GemmCall;
 
 inline constexpr int kStreamGemmRows = 64;
+inline constexpr int kStreamGemmCodeRows = 128;  // of weights in e4m3, without a GLU
 
 // How a GEMM is cut.
 struct StreamPlan {
@@ -28,7 +30,7 @@ struct StreamPlan {
 // tile_gemm and wide_gemm need the same.
 bool has_wgmma();
 
-// Whether stream_gemm computes this call; a GLU may be fused, adapters may join where weights have 16 bits. Of weights in
+// Whether stream_gemm computes this call; a GLU of up to kStreamGemmRows may be fused, adapters may join where weights have 16 bits. Of weights in
 // e4m3, with a scale a row, it wants inputs rounded to e4m3, with x_scales.
 bool stream_gemm_takes(const GemmCall& call);
 
