@@ -62,7 +62,7 @@ std::vector<FlagSpec> model_flags() {
        .help = "What answers call the version of the weights; /update_weight_version changes it"},
       {.names = {"--context-length"}, .group = G::model, .target = &A::context_length,
        .value_name = "TOKENS", .help = "Longest prompt plus answer", .default_text = "the model's",
-       .min = 1, .max = kMaxInt, .common = true},
+       .min = 2, .max = kMaxInt, .common = true},
       {.names = {"--sampling-defaults"}, .group = G::model, .target = &A::sampling_defaults,
        .value_name = "SOURCE",
        .help = "Sampling values a request leaves out: generation_config.json or OpenAI's",

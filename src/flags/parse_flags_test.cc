@@ -107,6 +107,7 @@ TEST(ParseFlags, RefusesWithFlagValueRuleAndFix) {
       {{"--port"}, invalid_argument, "--port", "needs a value"},
       {{"--model-path", "--port", "3"}, invalid_argument, "--model-path", "needs a value"},
       {{"--page-size", "0"}, invalid_argument, "--page-size", "--page-size 1"},
+      {{"--context-length", "1"}, invalid_argument, "--context-length", "--context-length 2"},  // a token and its answer
       {{"--page-size", "1.5"}, invalid_argument, "--page-size", "whole number"},
       {{"--mem-fraction-static", "inf"}, invalid_argument, "--mem-fraction-static", "between"},
       {{"--swa-full-tokens-ratio", "0"}, invalid_argument, "--swa-full-tokens-ratio", "between 0.0001 and 1"},
