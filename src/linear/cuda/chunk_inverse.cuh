@@ -2,7 +2,7 @@
 // blocks below them from 16 to 32 to 64 as GEMMs in half precision: [P 0; A Q]^-1 = [P' 0; -Q' A P', Q'].
 #pragma once
 
-#include "device/cuda/ptx.h"
+#include "linear/cuda/half_blocks.cuh"
 
 namespace warpweave::linear {
 
@@ -12,10 +12,9 @@ struct InverseScratch {
   alignas(16) float diagonal[4][16][kDiagonalStride];
 };
 
-class BlockInverse {
+class BlockInverse : HalfBlocks {
  public:
-  WW_DEVICE explicit BlockInverse(InverseScratch& scratch)
-      : s_(scratch), warp_(threadIdx.x / 32), lane_(threadIdx.x % 32), row_(lane_ / 4), column_(lane_ % 4 * 2) {}
+  WW_DEVICE explicit BlockInverse(InverseScratch& scratch) : HalfBlocks(threadIdx.x / 32, threadIdx.x % 32), s_(scratch) {}
 
   // Two neighbouring elements of A, as accumulators have them: tile n of eight columns, row lane / 4 + 8 i of this warp's 16.
   // Blocks above the diagonal are not put.
@@ -41,9 +40,6 @@ class BlockInverse {
   }
 
  private:
-  using Half = ptx::F16;
-  static constexpr int kStride = InverseScratch::kStride;
-
   // A lane a column.
   WW_DEVICE void invert_diagonal() {
     const int column = lane_ % 16;
@@ -66,19 +62,6 @@ class BlockInverse {
     for (int i = 0; i < 16; ++i) s_.t[16 * warp_ + i][16 * warp_ + column] = static_cast<unsigned short>(Half::pack(x[i], 0));
   }
 
-  template <int N>
-  WW_DEVICE void left(ptx::u32 (&r)[4], const unsigned short (&from)[N][kStride], int row, int column) const {
-    ptx::ldmatrix_x4(r, ptx::smem_address(&from[row + lane_ % 16][column + lane_ / 16 * 8]));
-  }
-  template <int N, int kOther>
-  WW_DEVICE void right(ptx::u32 (&r)[4], const unsigned short (&from)[N][kOther], int row, int column) const {
-    ptx::ldmatrix_x4_trans(r, ptx::smem_address(&from[row + lane_ % 16][column + lane_ / 16 * 8]));
-  }
-  // d[16 x 16] += a b
-  static WW_DEVICE void multiply(float (&d)[2][4], const ptx::u32 (&a)[4], const ptx::u32 (&b)[4]) {
-    Half::mma(d[0], a, b[0], b[1]);
-    Half::mma(d[1], a, b[2], b[3]);
-  }
   template <int N, int kOther>
   WW_DEVICE void put(unsigned short (&to)[N][kOther], int row, int column, const float (&d)[2][4], float sign) const {
 #pragma unroll
@@ -98,11 +81,7 @@ class BlockInverse {
     left(a, s_.a, row, column);
     right(b, s_.t, column, column);
     multiply(y, a, b);
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      b[2 * n] = ptx::movmatrix_trans(Half::pack(y[n][0], y[n][1]));
-      b[2 * n + 1] = ptx::movmatrix_trans(Half::pack(y[n][2], y[n][3]));
-    }
+    right_of(b, y);
     left(a, s_.t, row, row);
     multiply(result, a, b);
     put(s_.t, row, column, result, -1);
@@ -128,7 +107,6 @@ class BlockInverse {
   }
 
   InverseScratch& s_;
-  const int warp_, lane_, row_, column_;
 };
 
 }  // namespace warpweave::linear

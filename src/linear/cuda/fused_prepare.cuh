@@ -4,15 +4,15 @@
 #include <cstddef>
 
 #include "linear/cuda/fused.cuh"
+#include "linear/cuda/half_blocks.cuh"
 
 namespace warpweave::linear {
 
 // (I + A)^-1 as in chunk_inverse.cuh, by threads that are not all of their block.
 template <class Element>
-class FusedInverse {
+class FusedInverse : HalfBlocks {
  public:
-  WW_DEVICE FusedInverse(FusedScratch& scratch, int thread)
-      : s_(scratch), warp_(thread / 32), lane_(thread % 32), row_(lane_ / 4), column_(lane_ % 4 * 2) {}
+  WW_DEVICE FusedInverse(FusedScratch& scratch, int thread) : HalfBlocks(thread / 32, thread % 32), s_(scratch) {}
 
   // Elements of A: two neighbours in a block of 8 on the diagonal (n: 0 or 1 of this warp); a block of 16 before it.
   WW_DEVICE void put_near(int n, float2 pair) {
@@ -73,27 +73,12 @@ class FusedInverse {
   }
 
  private:
-  using Half = ptx::F16;
-
   // A block of 16 x 16 to where it is read: rows from `row`, columns 16 n ..
   WW_DEVICE void put_tile(ptx::u32 tile, int row, int n, const ptx::u32 (&half)[4]) const {
     ptx::u32 w[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) w[i] = Element::pack(Half::low(half[i]), Half::high(half[i]));
     ptx::stmatrix_x4(tile + (row + lane_ % 16) * 128 + ((2 * n + lane_ / 16) ^ lane_ % 8) * 16, w);
-  }
-  template <int N, int kStride>
-  WW_DEVICE void left(ptx::u32 (&r)[4], const unsigned short (&from)[N][kStride], int row, int column) const {
-    ptx::ldmatrix_x4(r, ptx::smem_address(&from[row + lane_ % 16][column + lane_ / 16 * 8]));
-  }
-  template <int N, int kStride>
-  WW_DEVICE void right(ptx::u32 (&r)[4], const unsigned short (&from)[N][kStride], int row, int column) const {
-    ptx::ldmatrix_x4_trans(r, ptx::smem_address(&from[row + lane_ % 16][column + lane_ / 16 * 8]));
-  }
-  // d[16 x 16] += a b
-  static WW_DEVICE void multiply(float (&d)[2][4], const ptx::u32 (&a)[4], const ptx::u32 (&b)[4]) {
-    Half::mma(d[0], a, b[0], b[1]);
-    Half::mma(d[1], a, b[2], b[3]);
   }
   // Rounded, as a left operand has it.
   static WW_DEVICE void round(ptx::u32 (&w)[4], const float (&d)[2][4], float sign) {
@@ -113,11 +98,7 @@ class FusedInverse {
     left(a, s_.a, row - 16, column);
     right(b, s_.t, column, column);
     multiply(y, a, b);
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      b[2 * n] = ptx::movmatrix_trans(Half::pack(y[n][0], y[n][1]));
-      b[2 * n + 1] = ptx::movmatrix_trans(Half::pack(y[n][2], y[n][3]));
-    }
+    right_of(b, y);
     left(a, s_.t, row, row);
     multiply(result, a, b);
     round(a, result, -1);
@@ -150,7 +131,6 @@ class FusedInverse {
   }
 
   FusedScratch& s_;
-  const int warp_, lane_, row_, column_;
 };
 
 template <class C>
