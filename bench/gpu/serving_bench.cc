@@ -13,7 +13,7 @@
 // penalties, biases, and the log-probabilities of 5 tokens (edited).
 // shared, which all leaves out as well: 64 requests at once of 8192 tokens and 128 of their own, 128 new ones each: first each with
 // 8192 of its own, then all with the same, which one request before them has left in the prefix cache.
-// -: rows are read from the input, a line each of decode1 ... ttft, shorter ones; so two builds can take turns (serving_by_turns.py).
+// -: rows are read from the input, a line each; so two builds can take turns (serving_by_turns.py). Steps are shorter ones.
 // decode64 alone is the decode step of that batch, so are decode1, decode8 and decode256.
 // profileN marks one decode step of batch N, and profile0 a prefill of 8192 tokens, for a profiler that
 // waits for the program's mark (ncu --profile-from-start off).
@@ -384,7 +384,7 @@ struct Load {
 };
 constexpr Load kLoads[] = {{"load4", 100, 4},   {"load16", 200, 16},   {"load32", 200, 32},
                            {"load64", 200, 64}, {"load256", 600, 256}, {"long16", 24, 16, 6000, 16000}};
-constexpr std::string_view kLoadsOfAll[] = {"load64", "load256"};
+constexpr std::string_view kLoadsOfAll = "load64, load256";
 
 // What the steps of one kind were, from the engine's totals before and after.
 void print_steps(const std::string& row, const char* kind, const StepTotals& before, const StepTotals& after) {
@@ -444,6 +444,14 @@ void steps(const std::string& rows, Runner& runner, const Lengths& lengths, int 
   if (wants("ttft")) ttft(runner, lengths);
 }
 
+// The loads among `rows`.
+void loads(const std::string& rows, Engine& engine, Runner& runner) {
+  const std::string_view wanted = rows == "all" ? kLoadsOfAll : std::string_view(rows);
+  for (const Load& of : kLoads) {
+    if (wanted.find(of.name) != std::string_view::npos) load(engine, runner, of);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -465,7 +473,6 @@ int main(int argc, char** argv) {
     return 1;
   }
   Engine& engine = *served->engine;
-  const auto wants = [&](const char* row) { return rows == "all" || rows.find(row) != std::string::npos; };
   const EngineInfo& info = engine.info();
   print("start", fmt::format("\"device\": \"{}\", \"prefill\": \"{}\", \"decode\": \"{}\", \"page_size\": {}, "
                              "\"weights_gb\": {:.2f}, \"pool_tokens\": {}, \"ready_s\": {:.2f}",
@@ -479,16 +486,15 @@ int main(int argc, char** argv) {
   }
   steps(rows, runner, {}, info.max_running_requests);
   for (std::string line; rows == "-" && std::getline(std::cin, line);) {
-    steps(line, runner, {.decode_tokens = 128, .prefill_runs = 2, .ttft_runs = 3}, info.max_running_requests);
+    const int decode_tokens = line == "decode256" ? 256 : 128;  // the first still runs when the last begins
+    steps(line, runner, {.decode_tokens = decode_tokens, .prefill_runs = 2, .ttft_runs = 3}, info.max_running_requests);
+    loads(line, engine, runner);
     print("done", "\"of\": \"" + line + "\"");
   }
   if (rows.find("shared") != std::string::npos) shared(engine, runner);
   if (with_adapters) lora(runner, flags->args, *served, rows == "lora" ? 0 : 64);
   if (rows == "schemas") schemas(runner, info.vocab_size);
   if (rows == "edited") edited(runner, info.vocab_size);
-  for (const Load& of : kLoads) {
-    const bool wanted = rows == "all" ? std::ranges::find(kLoadsOfAll, of.name) != std::end(kLoadsOfAll) : wants(of.name);
-    if (wanted) load(engine, runner, of);
-  }
+  loads(rows, engine, runner);
   return 0;
 }

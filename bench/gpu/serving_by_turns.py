@@ -1,17 +1,21 @@
 """Two builds of serving_bench by turns on one GPU: is serving slower than it was?
 
-  python bench/gpu/serving_by_turns.py OLD/serving_bench NEW/serving_bench [--rounds 9] [flags of `serve`]
+  python bench/gpu/serving_by_turns.py OLD/serving_bench NEW/serving_bench [--rounds 9] [--rows ROW,...]
+      [flags of `serve`]
 
 Both hold the model at the same time, with made-up weights, and measure one row after another, every other round in the
-opposite order. Told are the medians of both and the median of the rounds' own ratios, each so that above 1 the new one is
-slower; all that was measured goes to --out as JSON.
+opposite order. ROWS are those of serving_bench; decode256, load64 and load256, which are not among those taken by
+default, need more K/V (--max-total-tokens 300000; two such pools fit one H200). Told are the medians of both and the
+median of the rounds' own ratios, each so that above 1 the new one is slower; all that was measured goes to --out as JSON.
 """
 import argparse
 import json
 import statistics
 import subprocess
 
-ROWS = ("decode1", "decode8", "decode64", "prefill", "ttft")
+ROWS = "decode1,decode8,decode64,prefill,ttft"
+RATES = ("tokens_per_s", "output_tokens_per_s")
+TIMES = ("median_ms", "median_ttft_ms", "p99_ttft_ms")
 FLAGS = ["--device", "cuda", "--model-path", "bench/gpu/llama-3.1-8b-shape", "--load-format", "dummy", "--skip-tokenizer-init",
          "--context-length", "32768", "--disable-radix-cache", "--page-size", "64", "--max-total-tokens", "90000"]
 
@@ -29,12 +33,16 @@ class Build:
         return json.loads(text)
 
     def measure(self, row):
-        """{row: value}; the value is a time, or a rate where its name says so."""
+        """{"row, field": value} of the rates and times that the row has."""
         self.process.stdin.write(row + "\n")
         out = {}
         while (line := self.line())["row"] != "done":
-            value = line.get("median_ms") or line.get("tokens_per_s")
-            out[line["row"]] = (value, "tokens_per_s" in line)
+            fields = dict(line, **{f"token gap, {of}, ms": gap for of, gap in line.get("token_gap_ms", {}).items()})
+            for field, value in fields.items():
+                if field in RATES + TIMES or field.startswith("token gap"):
+                    out[f"{line['row']}, {field}"] = value
+        if not out:
+            raise SystemExit(f"{self.process.args[0]} has no row {row}; for decode256 it must run 256 requests at once")
         return out
 
 
@@ -43,22 +51,25 @@ def main():
     parser.add_argument("old")
     parser.add_argument("new")
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rows", type=lambda text: text.split(","), default=ROWS)
     parser.add_argument("--out")
     options, flags = parser.parse_known_args()
     builds = [Build(program, FLAGS + flags) for program in (options.old, options.new)]
     for build in builds:
         print(json.dumps(build.start), flush=True)
-        for row in ROWS:
-            build.measure(row)   # warms up
+        for row in options.rows:
+            if not row.startswith("load"):   # loads are long enough
+                build.measure(row)   # warms up
     measured = {}
     for number in range(options.rounds):
-        for row in ROWS:
+        for row in options.rows:
             order = (0, 1) if number % 2 == 0 else (1, 0)
             values = {which: builds[which].measure(row) for which in order}
-            for name, (old, is_rate) in values[0].items():
-                new = values[1][name][0]
-                measured.setdefault(name, []).append((old, new, old / new if is_rate else new / old))
-        print("round", number, flush=True)
+            for name, old in values[0].items():
+                new = values[1][name]
+                ratio = old / new if name.endswith(RATES) else new / old
+                measured.setdefault(name, []).append((old, new, ratio))
+                print(f"round {number}, {name}: {old:g} -> {new:g}, {ratio:.3f}", flush=True)
     for name, rounds in measured.items():
         old, new, ratio = (statistics.median(column) for column in zip(*rounds))
         least, most = min(r[2] for r in rounds), max(r[2] for r in rounds)
