@@ -144,7 +144,8 @@ std::vector<Argv> flag_sets() {
         "--decode-attention-backend intel_xpu", "--kv-cache-dtype fp4_e2m1", "--kv-cache-dtype fp8_e5m2",
         "--context-length 100000000", "--quantization fp8", "--quantization awq", "--dtype float16",
         "--mm-attention-backend fa3", "--linear-attn-backend triton", "--nsa-prefill-backend fa3",
-        "--enable-deterministic-inference", "--cuda-graph-bs abc", "--flex-attention-mask-mod window(4)",
+        "--enable-deterministic-inference", "--cuda-graph-bs abc", "--cuda-graph-bs 1 2 4,8",
+        "--flex-attention-mask-mod window(4)",
         "--attention-backend flex_attention --flex-attention-mask-mod window(4)", "--chunked-prefill-size -1"}) {
     sets.push_back(words_of(line));
   }

@@ -47,9 +47,9 @@ Result<std::vector<int>> graph_batch_sizes(const ServerArgs& args, int max_reque
   for (const char* end = text + args.cuda_graph_bs.size(); text < end;) {
     int size = 0;
     const auto [rest, error] = std::from_chars(text, end, size);
-    if (error != std::errc() || size < 1 || (rest != end && *rest != ',')) {
+    if (error != std::errc() || size < 1 || (rest != end && *rest != ',' && *rest != '\n')) {
       return Status::invalid_argument(
-          "--cuda-graph-bs '" + args.cuda_graph_bs + "' is not a list of batch sizes; try: --cuda-graph-bs 1,2,4,8",
+          "--cuda-graph-bs '" + args.cuda_graph_bs + "' is not a list of batch sizes; try: --cuda-graph-bs 1 2 4 8",
           "--cuda-graph-bs");
     }
     sizes.push_back(size);

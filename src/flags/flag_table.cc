@@ -264,6 +264,7 @@ std::vector<FlagSpec> memory_flags() {
   };
 }
 
+// clang-format off
 std::vector<FlagSpec> attention_flags() {
   return {
       {.names = {"--attention-backend"}, .group = G::attention, .target = &A::attention_backend,
@@ -321,8 +322,8 @@ std::vector<FlagSpec> attention_flags() {
        .value_name = "N", .help = "Largest decode batch that runs as a CUDA graph",
        .default_text = "256", .min = 1, .max = 4096},
       {.names = {"--cuda-graph-bs"}, .group = G::attention, .target = &A::cuda_graph_bs,
-       .value_name = "LIST", .help = "Decode batch sizes that get CUDA graphs, as in 1,2,4,8",
-       .default_text = "1 2 4 8 12 16 and on by 8"},
+       .value_name = "N ...", .help = "Decode batch sizes that get CUDA graphs, as in 1 2 4 8 or 1,2,4,8",
+       .default_text = "1 2 4 8 12 16 and on by 8", .many = true},
       {.names = {"--enable-deterministic-inference"}, .group = G::attention,
        .target = &A::enable_deterministic_inference,
        .help = "Same output for any batch, chunking and cache state"},
@@ -393,6 +394,7 @@ std::vector<FlagSpec> attention_flags() {
        .help = "NGRAM: trie nodes kept, of 28 bytes and 8 to 16 in the table", .default_text = "10000000", .min = 1000, .max = 1e9},
   };
 }
+// clang-format on
 
 std::vector<FlagSpec> observation_flags() {
   return {

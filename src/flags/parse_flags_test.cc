@@ -53,6 +53,9 @@ TEST(ParseFlags, SomeFlagsTakeSeveralValues) {
   EXPECT_EQ(parsed->args.lora_target_modules, "q_proj");
   EXPECT_EQ(parsed->args.port, 8000);
   EXPECT_TRUE(parsed->args.wants_lora());
+  const auto sizes = parse_flags(Command::serve, Argv{"--cuda-graph-bs", "1", "8", "64", "--port", "8000"});
+  ASSERT_TRUE(sizes.ok()) << sizes.status().message();
+  EXPECT_EQ(sizes->args.cuda_graph_bs, "1\n8\n64");
   for (const Argv& argv : {Argv{"--lora-paths"}, Argv{"--lora-paths", "--port", "8000"}, Argv{"--lora-paths", ""}}) {
     const auto refused = parse_flags(Command::serve, argv);
     ASSERT_FALSE(refused.ok());
