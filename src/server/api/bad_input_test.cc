@@ -1,4 +1,5 @@
 // Every field of every body with values that must not pass, and fields that clients send anyway.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "server/api/testing.h"
@@ -98,6 +99,27 @@ TEST(BadInput, OpenAiFields) {
     }
   }
   EXPECT_TRUE(api.engine().submitted().empty());
+}
+
+TEST(BadInput, WhatWouldHaveNoEffectIsRefused) {
+  TestApi api;
+  for (const char* name : {"stop", "stop_regex", "bad_words"}) {
+    for (const char* value : {R"([""])", R"(["cat", ""])"}) {
+      const std::string member = fmt::format("\"{}\": {}", name, value);
+      const std::string item = fmt::format("{}[{}]", name, value == std::string_view(R"([""])") ? 0 : 1);
+      expect_refused(post(api, Body::generate, fmt::format("\"sampling_params\": {{{}}}", member)), member,
+                     "sampling_params." + item);
+      expect_refused(post(api, Body::completion, member), member, item);
+      expect_refused(post(api, Body::chat, member), member, item);
+    }
+    const std::string nothing = fmt::format("\"{}\": \"\"", name);
+    EXPECT_EQ(post(api, Body::completion, nothing).status, 200) << nothing;
+  }
+  for (const char* member : {R"("stream_options": {"include_usage": true})",
+                             R"("stream": false, "stream_options": {"include_usage": false})"}) {
+    expect_refused(post(api, Body::completion, member), member, "stream_options");
+    expect_refused(post(api, Body::chat, member), member, "stream_options");
+  }
 }
 
 TEST(BadInput, FieldsOfOneBody) {

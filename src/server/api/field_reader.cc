@@ -264,6 +264,19 @@ bool FieldReader::get(std::string_view name, const TextLimit& limit,
   return true;
 }
 
+bool FieldReader::get_filled(std::string_view name, const TextLimit& limit, std::vector<std::string>* out) {
+  std::vector<std::string> texts;
+  if (!get(name, limit, &texts)) return false;
+  const auto empty = std::ranges::find(texts, std::string());
+  if (empty == texts.end()) {
+    *out = std::move(texts);
+    return true;
+  }
+  if (find(name)->is_string()) return false;
+  const std::string field = fmt::format("{}[{}]", path(name), empty - texts.begin());
+  return finish(Status::invalid_argument(field + " is an empty text, which has no effect; leave it out.", field));
+}
+
 bool FieldReader::get_token_ids(std::string_view name, int vocab_size, size_t max_items,
                                 std::vector<int32_t>* out) {
   const Json* value = find(name);

@@ -72,6 +72,8 @@ class FieldReader {
   bool get(std::string_view name, const TextLimit& limit, std::string* out);
   // One text or a list of texts.
   bool get(std::string_view name, const TextLimit& limit, std::vector<std::string>* out);
+  // The same without empty texts: "" in place of a list is as an absent field, one within a list a failure.
+  bool get_filled(std::string_view name, const TextLimit& limit, std::vector<std::string>* out);
   bool get_token_ids(std::string_view name, int vocab_size, size_t max_items,
                      std::vector<int32_t>* out);
 

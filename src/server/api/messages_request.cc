@@ -290,7 +290,8 @@ Result<OwnedJson> chat_of_messages(const Api& api, const Json& body, bool needs_
   if (needs_length && !reader.find("max_tokens")) {
     return Status::invalid_argument("max_tokens is missing; say how long the answer may be.", "max_tokens");
   }
-  if (std::vector<std::string> stop; reader.get("stop_sequences", TextLimit{kMaxStopBytes, kMaxStopStrings}, &stop)) {
+  const TextLimit stops{kMaxStopBytes, kMaxStopStrings};
+  if (std::vector<std::string> stop; reader.get_filled("stop_sequences", stops, &stop)) {
     chat.value["stop"] = std::move(stop);
   }
   WW_RETURN_IF_ERROR(reader.status());

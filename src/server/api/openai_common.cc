@@ -28,6 +28,7 @@ void read_stream_options(const Api& api, FieldReader* reader, OpenAiOptions* out
   constexpr std::string_view kWithoutEffect[] = {"include_obfuscation"};
   if (!api.context().args.allow_unknown_fields) fields.refuse_unknown(kWithoutEffect);
   reader->fail(fields.status());
+  reader->fail(require_stream(*options, out->stream));
 }
 
 // -1: as many tokens as the context leaves beside one of the answer.
@@ -47,6 +48,13 @@ void read_truncation(const Api& api, FieldReader* reader, OpenAiOptions* out) {
 }
 
 }  // namespace
+
+Status require_stream(const Json& stream_options, bool stream) {
+  if (stream || stream_options.empty()) return {};
+  return Status::invalid_argument(
+      "stream_options says what a stream holds, but stream is not true; set it, or leave stream_options out.",
+      "stream_options");
+}
 
 Status read_openai_options(const Api& api, FieldReader* reader, std::string_view id_prefix,
                            OpenAiOptions* out) {

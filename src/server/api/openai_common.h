@@ -32,6 +32,9 @@ struct OpenAiOptions {
   std::optional<int> truncate_prompt_tokens;  // the last so many of a prompt are kept
 };
 
+// stream_options that ask for something need a stream.
+Status require_stream(const Json& stream_options, bool stream);
+
 // Reads the shared fields and checks `model`. `id_prefix` starts an id where the client gave none.
 Status read_openai_options(const Api& api, FieldReader* reader, std::string_view id_prefix,
                            OpenAiOptions* out);

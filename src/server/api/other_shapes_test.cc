@@ -414,6 +414,13 @@ INSTANTIATE_TEST_SUITE_P(Chats, OwnNames, ::testing::Values(
     NamedRefusal{"/v1/messages", R"("tools": [{"name": "f", "input_schema": 5}])", "", "tools[0].input_schema is 5"},
     NamedRefusal{"/v1/messages", R"("tools": [{"name": 5, "input_schema": {}}])", "", "tools[0].name is 5"}));
 
+constexpr NamedRefusal kWithoutEffect[] = {
+    {"/v1/responses", R"("stream_options": {"include_obfuscation": true})", "stream_options", "stream is not true"},
+    {"/v1/responses", R"("stop": ["a", ""])", "stop[1]", "stop[1] is an empty text"},
+    {"/v1/messages", R"("stop_sequences": [""])", "", "stop_sequences[0] is an empty text"},
+};
+INSTANTIATE_TEST_SUITE_P(WithoutEffect, OwnNames, ::testing::ValuesIn(kWithoutEffect));
+
 TEST(ResponseStore, IsBoundedByOwner) {
   ResponseStore store(2);
   for (const char* id : {"1", "2", "3"}) EXPECT_TRUE(store.put("a", id, {"body", "[]"}));

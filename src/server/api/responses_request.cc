@@ -10,6 +10,7 @@
 #include "server/api/body_rewriter.h"
 #include "server/api/input_items.h"
 #include "server/api/limits.h"
+#include "server/api/openai_common.h"
 
 namespace warpweave::server {
 namespace {
@@ -245,14 +246,18 @@ Status refuse_what_is_not_here(FieldReader* reader) {
 }
 
 // Obfuscation pads what a listener on the wire could measure; there is none to pad here.
-Status read_stream_options(const FieldReader& reader) {
-  const Json* options = reader.find("stream_options");
+Status read_stream_options(FieldReader* reader) {
+  const Json* options = reader->find("stream_options");
   if (!options) return {};
   WW_RETURN_IF_ERROR(require_object(*options, "stream_options"));
-  FieldReader fields = reader.inside(*options, "stream_options.");
+  FieldReader fields = reader->inside(*options, "stream_options.");
   constexpr std::string_view kWithoutEffect[] = {"include_obfuscation"};
   fields.refuse_unknown(kWithoutEffect);
-  return fields.status();
+  WW_RETURN_IF_ERROR(fields.status());
+  bool stream = false;
+  reader->get("stream", &stream);
+  WW_RETURN_IF_ERROR(reader->status());
+  return require_stream(*options, stream);
 }
 
 // Log-probabilities of the answer's text where include asks for them. Reasoning is in the answer as it is, so that
@@ -339,7 +344,7 @@ Result<ResponseRequest> read_response_request(Api& api, const Json& body, const 
   WW_RETURN_IF_ERROR(read_forms(reader, &chat));
   WW_RETURN_IF_ERROR(refuse_what_is_not_here(&reader));
   WW_RETURN_IF_ERROR(read_include(&reader, &chat));
-  WW_RETURN_IF_ERROR(read_stream_options(reader));
+  WW_RETURN_IF_ERROR(read_stream_options(&reader));
   reader.get("store", &out.store);
   echo_fields(reader, &out.echoed.value);
   constexpr std::string_view kWithoutEffect[] = {

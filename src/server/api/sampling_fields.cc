@@ -123,10 +123,9 @@ void read_seed(FieldReader* reader, Dialect dialect, SamplingParams* params) {
 
 void read_stop_regex(FieldReader* reader, const ModelLimits& limits, SamplingBudget* budget, SamplingParams* params) {
   std::vector<std::string> patterns;
-  if (!reader->get("stop_regex", TextLimit{kMaxStopBytes, kMaxStopRegexes}, &patterns)) return;
+  if (!reader->get_filled("stop_regex", TextLimit{kMaxStopBytes, kMaxStopRegexes}, &patterns)) return;
   const std::string field = reader->path("stop_regex");
   for (const std::string& pattern : patterns) {
-    if (pattern.empty()) continue;
     if (limits.tokenizer == nullptr) {
       return reader->fail(Status::unsupported(
           field + " needs the tokenizer, and the server runs with --skip-tokenizer-init; use stop_token_ids.", field));
@@ -141,8 +140,7 @@ void read_stop_regex(FieldReader* reader, const ModelLimits& limits, SamplingBud
 }
 
 void read_stops(FieldReader* reader, const ModelLimits& limits, SamplingBudget* budget, SamplingParams* params) {
-  reader->get("stop", TextLimit{kMaxStopBytes, kMaxStopStrings}, &params->stop);
-  std::erase(params->stop, std::string());  // an empty one stops nothing
+  reader->get_filled("stop", TextLimit{kMaxStopBytes, kMaxStopStrings}, &params->stop);
   if (!params->stop.empty() && limits.tokenizer == nullptr) {
     reader->fail(Status::unsupported(
         "stop needs the tokenizer, and the server runs with --skip-tokenizer-init; use "
@@ -191,7 +189,7 @@ void read_allowed_ids(FieldReader* reader, const ModelLimits& limits, SamplingPa
 // token of the sequence is not sampled where the ones before it stand.
 void read_bad_words(FieldReader* reader, const ModelLimits& limits, SamplingParams* params) {
   std::vector<std::string> words;
-  if (!reader->get("bad_words", TextLimit{kMaxStopBytes, kMaxBadWords}, &words)) return;
+  if (!reader->get_filled("bad_words", TextLimit{kMaxStopBytes, kMaxBadWords}, &words)) return;
   const std::string field = reader->path("bad_words");
   if (limits.tokenizer == nullptr) {
     return reader->fail(Status::unsupported(
@@ -201,7 +199,6 @@ void read_bad_words(FieldReader* reader, const ModelLimits& limits, SamplingPara
   }
   params->bad_words.clear();
   for (const std::string& word : words) {
-    if (word.empty()) continue;
     for (const char* before : {"", " "}) {
       Result<std::vector<int32_t>> ids = limits.tokenizer->encode(before + word, false);
       if (!ids.ok()) {
