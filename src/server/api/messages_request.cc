@@ -216,7 +216,7 @@ Status read_thinking(const FieldReader& reader, Json* chat) {
 }
 
 // The member `name` of what `reader` reads.
-Status set_format(const FieldReader& reader, const std::string& name, Json* chat) {
+Status set_format(const FieldReader& reader, std::string_view name, Json* chat) {
   const Json& format = *reader.find(name);
   const std::string field = reader.path(name);
   WW_RETURN_IF_ERROR(require_object(format, field));
