@@ -355,17 +355,21 @@ void Connection::on_output() {
 }
 
 void Connection::flush() {
-  if (closed_ || writing_ || exchange_ == nullptr) return;
+  if (closed_ || exchange_ == nullptr) return;
+  if (writing_) return end_early(exchange_->take_early_end());
   out_ = exchange_->take();
   out_done_bytes_ = 0;
   slice_end_bytes_ = kSliceBytes;
-  if (!out_.early_end.empty()) {
-    LOG_WARN("the stream of {} ended early: {}", route_name(), out_.early_end);
-    const auto disconnected = std::exchange(out_.disconnected, {});
-    for (const auto& callback : disconnected) callback();
+  end_early(std::move(out_));
+  if (!closed_) write_on();
+}
+
+void Connection::end_early(Exchange::Output&& output) {
+  if (!output.early_end.empty()) {
+    LOG_WARN("the stream of {} ended early: {}", route_name(), output.early_end);
+    for (const auto& callback : std::exchange(output.disconnected, {})) callback();
   }
-  if (out_.cut) return close();
-  write_on();
+  if (output.cut) close();
 }
 
 void Connection::write_on() {

@@ -73,6 +73,7 @@ class Connection : public SocketEvents, public std::enable_shared_from_this<Conn
   void reject(const HttpError& error, const HeaderList& headers = {}, bool keep_alive = true);
   void answer_preflight(const std::string& allowed);
   void flush();
+  void end_early(Exchange::Output&& output);  // tells an early end at once; closes where a stream cannot say it
   void write_on();
   void finish_exchange();
   void count_response(int status) const noexcept;

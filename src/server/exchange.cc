@@ -116,6 +116,7 @@ void Exchange::write(std::string_view chunk) {
     if (status_ == 0 || ended_ || disconnected_ || cut_ || options_.head_only) return;
     if (unsent_bytes() > std::max(options_.max_buffer_bytes, 2 * largest_chunk_bytes_)) {
       end_early("reader_too_slow", "the reader is slower than the stream: too many bytes were not taken");
+      wake_pending_ = false;
     } else {
       // Room for all that follows, so that nothing below, nor end(), fails half way.
       out_.reserve(out_.size() + chunk.size() + kChunkFrameBytes);
@@ -189,11 +190,11 @@ void Exchange::abandon() noexcept {
       return send(500, "application/json", error_body(500, kWhy), {});
     }
     end_early("stream_dropped", kWhy);
-    wake = !std::exchange(wake_pending_, true);
+    wake = wake_pending_ = true;
   } catch (const std::exception&) {
     std::lock_guard lock(mutex_);
     cut_ = true;
-    wake = !std::exchange(wake_pending_, true);
+    wake = wake_pending_ = true;
   }
   if (wake) hooks_.wake();
 }
@@ -216,6 +217,15 @@ Exchange::Output Exchange::take() {
   taken_bytes_ += out_.size();
   head_bytes_ = 0;
   Output output{std::exchange(out_, {}), ended_, cut_, std::exchange(early_end_, {}), {}, keep_alive_, status_};
+  if (!output.early_end.empty()) output.disconnected.swap(callbacks_);
+  return output;
+}
+
+Exchange::Output Exchange::take_early_end() {
+  std::lock_guard lock(mutex_);
+  Output output;
+  output.cut = cut_;
+  output.early_end = std::exchange(early_end_, {});
   if (!output.early_end.empty()) output.disconnected.swap(callbacks_);
   return output;
 }

@@ -68,6 +68,8 @@ class Exchange {
     int status = 0;
   };
   Output take();
+  // While the bytes of the last take() wait for the reader: what of the next one cannot wait, without its bytes.
+  Output take_early_end();
   // The bytes of the last take() have all been sent.
   void written();
   // The client went away: callbacks run here, later output is dropped.
@@ -95,7 +97,7 @@ class Exchange {
   bool ended_ = false;
   bool cut_ = false;
   bool disconnected_ = false;
-  bool wake_pending_ = false;  // one wake per take(), however many writes
+  bool wake_pending_ = false;  // one wake per take(), however many writes; one more for an early end
   std::vector<std::function<void()>> callbacks_;
   std::function<void()> when_room_;  // keeps its handler's writer, and so this exchange, until it has run or is dropped
 };

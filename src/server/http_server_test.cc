@@ -246,6 +246,25 @@ TEST_F(HttpServerTest, AReaderSlowerThanItsStreamIsCutOff) {
   EXPECT_TRUE(events_->wait_disconnects(1));
 }
 
+TEST_F(HttpServerTest, AReaderThatStopsIsCutOffBehindWhatWasSentBefore) {
+  start({.max_write_buffer_bytes = 64 << 10});
+  Client client(server_->port(), 4096);
+  client.send(get("/hold"));
+  ASSERT_TRUE(events_->wait_held(1));
+  std::shared_ptr<ResponseWriter> writer = events_->held[0];
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  for (auto had_room = now(); now() - had_room < 200ms;) {  // until the connection waits for its reader
+    if (writer->has_room()) {
+      writer->write(std::string(1024, 'x'));
+      had_room = now();
+    } else {
+      std::this_thread::sleep_for(1ms);
+    }
+  }
+  for (int i = 0; i < 100; ++i) writer->write(std::string(1024, 'x'));
+  EXPECT_TRUE(events_->wait_disconnects(1));
+}
+
 TEST_F(HttpServerTest, AStalledReaderTimesOut) {
   start({.max_write_buffer_bytes = 64 << 20, .write_timeout_s = 0.2});
   Client client(server_->port(), 4096);
