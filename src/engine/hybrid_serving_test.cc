@@ -150,7 +150,7 @@ TEST_P(HybridServing, SaysTheSameWhenPagesAndSlotsAreTooFewForAll) {
   tight.max_mamba_cache_size = 8;
   auto served = serve(tight);
   const auto expected = ask(plain, prompts, 40);
-  const auto answers = ask(served, prompts, 40);
+  const auto answers = ask_together(served, greedy_requests(prompts, 40));
   EXPECT_EQ(answers, expected);
   EXPECT_TRUE(std::any_of(answers.begin(), answers.end(), [](const Answer& a) { return a.retractions > 0; }));
   EXPECT_EQ(ask(served, prompts, 40), expected);

@@ -2,8 +2,6 @@
 // only where that pays.
 #include <gtest/gtest.h>
 
-#include <future>
-
 #include "engine/testing/asking.h"
 #include "engine/testing/printable_grammar.h"
 #include "engine/testing/serving_device.h"
@@ -91,22 +89,11 @@ TEST_P(JumpForward, SaysTheSameInABatchAndWithTooSmallAPool) {
   }
 }
 
-// Answers `requests`, all of which run from the first step on: deltas are handed out between steps, and a request before
-// them holds the engine in its own until they are submitted.
-void ask_in_one_batch(ServedModel& served, const std::vector<GenerateRequest>& requests) {
-  std::promise<void> submitted;
-  const auto hold = [all_submitted = submitted.get_future().share()](const OutputDelta&) { all_submitted.wait(); };
-  EXPECT_TRUE(served.engine->submit(greedy_request("first", some_ids(9, 3), 1), hold).ok());
-  Asking asking(served, requests);
-  submitted.set_value();
-  asking.wait();
-}
-
 TEST_P(JumpForward, LeavesBatchesAloneWhereLittleIsForced) {
   auto served = serve(true);
   std::vector<GenerateRequest> asked;
   for (int i = 0; i < 8; ++i) asked.push_back(request(i, i == 0 ? printable_regex("([ab](xy))*") : nullptr, i == 0 ? 40 : 48));
-  ask_in_one_batch(served, asked);
+  ask_together(served, asked);
   EXPECT_TRUE(served.engine->audit().ok());
   const EngineStats stats = served.engine->stats();
   // While all eight run, two forced tokens save a row at most, and a step that waits for the one before costs more.

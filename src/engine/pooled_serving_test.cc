@@ -6,10 +6,12 @@
 #include <condition_variable>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "engine/engine_impl.h"
+#include "engine/testing/held_engine.h"
 
 namespace warpweave {
 namespace {
@@ -260,6 +262,7 @@ TEST(PooledServing, HiddenStatesOfEveryTokenDoNotDependOnSteps) {
     auto served = create_engine({.args = args, .model_path = args.model_path, .on_weights_progress = {}});
     EXPECT_TRUE(served.ok()) << served.status().message();
     Answers answers;
+    auto held = std::make_unique<HeldEngine>(*served->engine);
     for (int i = 0; i < copies; ++i) {
       GenerateRequest request;
       request.rid = std::to_string(i);
@@ -271,6 +274,7 @@ TEST(PooledServing, HiddenStatesOfEveryTokenDoNotDependOnSteps) {
       request.states = StateWish::each;
       EXPECT_TRUE(served->engine->submit(request, answers.sink(request.rid)).ok());
     }
+    held.reset();
     std::vector<std::vector<float>> out;
     for (int i = 0; i < copies; ++i) {
       const OutputDelta delta = answers.wait(std::to_string(i));

@@ -76,14 +76,14 @@ class ProposalServing : public testing::TestWithParam<Setting> {
 TEST_P(ProposalServing, SaysWhatItSaysWithoutProposalsInFewerSteps) {
   auto plain = serve(nullptr);
   const auto asked = questions();
-  const auto expected = ask(plain, asked);
+  const auto expected = ask_together(plain, asked);
   DiceProposer proposer;
   proposer.trees = GetParam().trees;
   for (size_t i = 0; i < asked.size(); ++i) proposer.known[asked[i].input_ids] = expected[i].ids;
   for (const int percent : {0, 60, 100}) {
     proposer.right_percent = percent;
     auto served = serve(&proposer);
-    expect_same(ask(served, asked), expected);
+    expect_same(ask_together(served, asked), expected);
     EXPECT_GT(proposer.proposed, 0);
     EXPECT_TRUE(served.engine->audit().ok()) << served.engine->audit().message();
     const EngineStats with = served.engine->stats(), without = plain.engine->stats();

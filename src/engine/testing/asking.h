@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "engine/engine_impl.h"
+#include "engine/testing/held_engine.h"
 
 namespace warpweave {
 
@@ -88,6 +90,14 @@ class Asking {
 
 inline std::vector<Answer> ask(ServedModel& served, const std::vector<GenerateRequest>& requests) {
   return Asking(served, requests).wait();
+}
+
+// The same where all of them begin with one step, whatever else the machine does.
+inline std::vector<Answer> ask_together(ServedModel& served, const std::vector<GenerateRequest>& requests) {
+  auto held = std::make_unique<HeldEngine>(*served.engine);
+  Asking asking(served, requests);
+  held.reset();
+  return asking.wait();
 }
 
 inline std::vector<GenerateRequest> greedy_requests(const std::vector<Ids>& prompts, int new_tokens) {

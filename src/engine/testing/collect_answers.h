@@ -1,4 +1,4 @@
-// Requests sent to an engine all at once, and what came of each, in whatever shape a test wants it.
+// Requests that an engine begins all at once, and what came of each, in whatever shape a test wants it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/testing/held_engine.h"
 #include "warpweave/engine.h"
 
 namespace warpweave {
@@ -27,6 +28,7 @@ std::vector<Answer> collect_answers(Engine& engine, const std::vector<GenerateRe
   };
   const auto shared = std::make_shared<Shared>();
   shared->answers.resize(requests.size());
+  auto held = requests.size() > 1 ? std::make_unique<HeldEngine>(engine) : nullptr;
   for (size_t i = 0; i < requests.size(); ++i) {
     const Status status = engine.submit(requests[i], [shared, i, take](const OutputDelta& delta) {
       std::lock_guard lock(shared->mutex);
@@ -37,6 +39,7 @@ std::vector<Answer> collect_answers(Engine& engine, const std::vector<GenerateRe
     });
     EXPECT_TRUE(status.ok()) << status.message();
   }
+  held.reset();
   std::unique_lock lock(shared->mutex);
   EXPECT_TRUE(shared->changed.wait_for(lock, kPatience, [&] { return shared->finished == requests.size(); }));
   return shared->answers;
