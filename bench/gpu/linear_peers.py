@@ -1,12 +1,15 @@
 """Linear attention beside flash-linear-attention (fla) and FlashInfer, in one process and by turns: microseconds and how many times
 ours they take, the geometric mean and the least.
 
-  linear_peers.py ENTRY [--draws N] [--models M] [--seed SEED] [--most-settings N] [--seconds S] [--only WORDS]
+  linear_peers.py ENTRY [--draws N] [--models M] [--seed SEED] [--most-settings N] [--seconds S] [--only WORDS] [--compile-only]
 
 ENTRY is liblinear_bench_entry.so (linear_entry.cc). Without --draws the fixed rows; else N drawn loads over M drawn pairs of heads and
 dims (fla compiles anew for each), from a seed of the clock unless it is given. Of fla and FlashInfer runs what can be imported; FlashInfer
 has GDN with dims of 128 alone. A peer's inputs are ours, but with the gates made and, for FlashInfer's prompts, q and k normed ahead; its
 outputs are compared with ours before it is timed: "diff" is ||theirs - ours|| / ||ours||.
+
+Rows come in a drawn order, so that those of --seconds are a fair part of them. Behind ours stand its multiple of linear_bench's floor and
+GB/s of states and rows. --compile-only fills Triton's cache for a later run with the same seed.
 
 A figure is a graph of launches over sets of states that miss the L2 cache, the median of rounds in which all take turns. fla (PyPI:
 flash-linear-attention, fla-core) searches every kernel's settings for every shape; --most-settings tries so many of them, evenly. They are
@@ -45,7 +48,18 @@ def drawn_rows(models, draws, seed):
         for j in range(draws * i // models, draws * (i + 1) // models):
             load = ("extend", rng.randint(1, 8), rng.randint(256, 8192)) if j % 2 else ("decode", 2 ** rng.randint(0, 7), 1)
             rows.append((kind, load[0], k_heads, v_heads, *dims, *load[1:], "f32"))
+    rng.shuffle(rows)
     return rows
+
+
+def floor_and_bytes(row):
+    """Microseconds that linear_bench's floor is, and bytes of states and rows, each once."""
+    kind, phase, k_heads, v_heads, k_dim, v_dim, requests, tokens, state = row
+    all_tokens = requests * tokens
+    gates = 2 * v_heads * k_dim if kind == "kda" else 4 * v_heads
+    bytes_ = all_tokens * (4 * k_heads * k_dim + 4 * v_heads * v_dim + gates) + 2 * requests * v_heads * k_dim * v_dim * (4 if state == "f32" else 2)
+    flops = all_tokens * v_heads * (6 * k_dim * v_dim + 256 * (k_dim + v_dim)) if phase == "extend" else 0
+    return max(bytes_ / 4.3e6, flops / 600e6), bytes_
 
 
 class Inputs:
@@ -248,6 +262,7 @@ def search_quickly(most=None, part=0, parts=1):
 def compile_ahead(args, rows):
     """fla's kernels of every shape with every setting, by many processes at once, into Triton's cache."""
     shapes = list({row[:6]: row for row in rows if row[8] == "f32"}.values())
+    shapes.sort(key=lambda row: ("decode", "extend").index(row[1]) * (1 if row[0] == "kda" else 2))  # what compiles longest gets a process
     short = [(*r[:6], 1, 1 if r[1] == "decode" else 256, "f32") for r in shapes]
     processes = os.cpu_count()
     groups = min(len(short), processes)
@@ -296,8 +311,9 @@ def time_row(row, library, peers):
     times = timed_us(calls, x.launches)
     us = times.pop("ours")
     texts = [f"{name} {peer:9.1f} ({peer / us:5.2f} x, diff {apart[name]:.1e})" for name, peer in times.items()]
+    floor, bytes_ = floor_and_bytes(row)
     print(f"{row[0]} {row[1]} heads {row[2]:2}/{row[3]:2} dims {row[4]:3}/{row[5]:3} {row[6]:3} x {row[7]:5} {row[8]:4}: ours {us:8.1f} us, "
-          f"{', '.join(texts)}", flush=True)
+          f"{us / floor:5.2f} x floor, {bytes_ / us * 1e-3:5.0f} GB/s, {', '.join(texts)}", flush=True)
     return {name: peer / us for name, peer in times.items()}
 
 
@@ -343,6 +359,7 @@ def main():
     parser.add_argument("--most-settings", type=int)
     parser.add_argument("--only", help="rows that have all of these words, as in gdn,decode")
     parser.add_argument("--no-fla", action="store_true")
+    parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--compile", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.compile:
@@ -357,6 +374,8 @@ def main():
     if not args.no_fla and import_fla():
         compile_ahead(args, rows)
         print(f"compiled after {time.time() - begin:.0f} s", flush=True)
+        if args.compile_only:
+            return
         search_quickly(args.most_settings)
         peers["fla"] = fla_call
     import torch
@@ -370,8 +389,9 @@ def main():
                 print("(time is up)")
                 break
             of_row = time_row(row, library, peers)
+            dims = "dims 128" if row[4:6] == (128, 128) else "other dims"
             for name, ratio in of_row.items():
-                ratios.setdefault(f"{name}, {row[0]} {row[1]}", []).append(ratio)
+                ratios.setdefault(f"{name}, {row[0]} {row[1]}, {dims}", []).append(ratio)
             if of_row:
                 ratios.setdefault("best of the peers", []).append(min(of_row.values()))
             torch.cuda.empty_cache()

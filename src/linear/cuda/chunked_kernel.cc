@@ -33,7 +33,6 @@ class Parts {
 
 struct Workspace {
   void* packed;
-  void* out;  // of decode, f32
   Chunk* list;
   int* list_first;
   ChunkWork work;
@@ -45,7 +44,6 @@ Workspace cut(void* memory, const LinearAttnShape& s, const LinearAttnLimits& li
   Workspace w{};
   const int64_t tokens = std::max<int64_t>(1, limits.max_tokens);
   w.packed = parts.take<void>(4 * tokens * s.conv_channels());  // of f32 at most
-  w.out = parts.take<void>(limits.max_requests * int64_t{s.v_heads} * s.v_dim * 4);
   w.work.rows = tokens;
   w.work.capacity = linear_chunk_capacity(limits);
   w.list = parts.take<Chunk>(w.work.capacity * static_cast<int64_t>(sizeof(Chunk)));
@@ -201,20 +199,12 @@ void ChunkedLinearKernel::recurrent(const LinearAttnCall& call, RecurrentMode mo
       return norm(call, p);
     case RecurrentMode::decode: break;
   }
-  if (call.norm != nullptr && decode_takes(p)) {
+  if (call.norm != nullptr) {
     p.has_norm = true;
     p.norm = *call.norm;
     p.state_settled = call.conv != nullptr;
-    return device_->decode(p, call.stream);
-  }
-  // What is normed is not rounded first, where there is room for all rows.
-  if (call.norm != nullptr && call.batch->num_tokens == call.batch->num_requests) {
-    p.out = cut(call.workspace, call.shape, limits_of(call)).out;
-    p.out_dtype = DType::f32;
-    p.out_token_stride = int64_t{p.v_heads} * p.v_dim;
   }
   device_->decode(p, call.stream);
-  norm(call, p);
 }
 
 void ChunkedLinearKernel::chunks(const LinearAttnCall& call, bool writes_state) {

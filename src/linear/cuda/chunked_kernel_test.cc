@@ -42,10 +42,6 @@ class HostDevice : public LinearDevice {
 
   void decode(const LinearParams& given, void*) override {
     LinearParams p = given;
-    if (!decode_takes(p)) {
-      recurrent_grid<RecurrentMode::decode>(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, 0, [&] { recurrent<C>(p); }); });
-      return;
-    }
     decode_grid(p, 4, [&]<class C>() {
       const DecodeLaunch launch = decode_launch<C>(p, 4);
       p.decode_blocks = launch.blocks, p.decode_units = launch.units, p.decode_by_turns = launch.by_turns;
@@ -164,7 +160,7 @@ TEST(ChunkedLinearKernel, DecodeOfManyUnits) {
   ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::random), false);
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
     for (DType state : {DType::f32, DType::bf16}) {
-      for (auto [k_dim, v_dim] : {std::pair{128, 80}, {64, 112}}) {
+      for (const auto& [k_dim, v_dim] : {std::pair{128, 80}, {64, 112}, {192, 80}, {256, 144}, {48, 32}, {96, 64}, {176, 48}, {208, 80}}) {
         for (int requests : {1, 15}) {
           for (bool norm : {false, true}) {
             LinearAttnCase c{.name = {}, .phase = LinearAttnPhase::decode, .shape = {kind, 1, 3, k_dim, v_dim}, .lengths = std::vector<int>(requests, 1)};
@@ -185,7 +181,7 @@ TEST(ChunkedLinearKernel, DecodeOfManyUnits) {
 TEST(ChunkedLinearKernel, DecodeGivesARequestTheSameBitsInAnyBatch) {
   ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::ascending), false);
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
-    for (int k_dim : {64, 128}) {
+    for (int k_dim : {64, 128, 192, 256}) {
       LinearAttnCase c{.name = "bits", .phase = LinearAttnPhase::decode, .shape = {kind, 1, 2, k_dim, 48}, .lengths = std::vector<int>(8, 1)};
       c.start = testing_linear::Start::own_slot;
       testing_linear::LinearAttnProblem all(c), one(c);

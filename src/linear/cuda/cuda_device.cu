@@ -76,8 +76,7 @@ class CudaLinearDevice : public LinearDevice {
   bool has_wgmma() const override { return current_compute_capability() == 90; }
 
   void decode(const LinearParams& p, void* stream) override {
-    const auto on = static_cast<cudaStream_t>(stream);
-    decode_takes(p) ? launch_decode_step(p, on) : launch_decode(p, on);
+    launch_decode(p, static_cast<cudaStream_t>(stream));
   }
   void commit(const LinearParams& p, void* stream) override { launch_commit(p, static_cast<cudaStream_t>(stream)); }
   void extend_exactly(const LinearParams& p, void* stream) override {

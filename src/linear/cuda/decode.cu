@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) decode_kernel(const _
 
 }  // namespace
 
-void launch_decode_step(const LinearParams& given, cudaStream_t stream) {
+void launch_decode(const LinearParams& given, cudaStream_t stream) {
   decode_grid(given, gpu::num_sms(), [&]<class C>() {
     static SharedMemoryLimit limit;
     limit.raise(decode_kernel<C>, decode_shared_bytes<C>(C::kStages));  // where this fails, so does the launch

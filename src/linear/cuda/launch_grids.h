@@ -46,20 +46,22 @@ void recurrent_grid(const LinearParams& p, int multiprocessors, const Run& run) 
 }
 
 // Of decode.cuh. A head's rows are shared out where there are fewer heads than blocks, and in two where a block has no more than
-// kHalvedHeads or lanes are 16 a row: 64 requests of 32 heads take 71.4 us so on an H200 and 73.9 by whole heads, 128 of them 137.1
-// and 141.6. States of 16 bits come so fast that beginning a unit weighs most: on an H200, 256 requests of 32 heads took 167 us by
+// kHalvedHeads or the form is DecodeMany: 64 requests of 32 heads take 71.4 us so on an H200 and 73.9 by whole heads, 128 of them 137.1
+// and 141.6. But not f32 states of at most kWholeHeadBytes: 128 requests of 32 heads of KDA, 128 x 64, take 78 us whole and 101 in
+// two. States of 16 bits come so fast that beginning a unit weighs most: on an H200, 256 requests of 32 heads took 167 us by
 // turns, 147 where each block has neighbours.
 struct DecodeLaunch {
   int blocks = 0, units = 1, shared_bytes = 0;
   bool by_turns = false;
 };
-inline constexpr int kHalvedHeads = 8;
+inline constexpr int kHalvedHeads = 8, kWholeHeadBytes = 32 * 1024;
 template <class C>
-constexpr int decode_shared_bytes(int steps) { return kDecodeTokensBytes + std::min(steps, C::kStages) * C::kStageBytes; }
+constexpr int decode_shared_bytes(int steps) { return kDecodeTokensBytes<C> + std::min(steps, C::kStages) * C::kStageBytes; }
 template <class C>
 DecodeLaunch decode_launch(const LinearParams& p, int multiprocessors) {
   const int steps = decode_steps_of_head<C>(p), heads = p.batch.num_requests * p.v_heads, most = C::kBlocks * multiprocessors;
-  const int least = C::kLanes == 16 || heads <= kHalvedHeads * most ? std::min(2, steps) : 1;
+  const bool small = p.state.dtype == DType::f32 && p.k_dim * p.v_dim * 4 <= kWholeHeadBytes;
+  const int least = !small && (C::kLanes > C::kFewLanes || heads <= kHalvedHeads * most) ? std::min(2, steps) : 1;
   const int units = p.has_norm ? 1 : std::clamp(most / heads, least, steps);
   const int blocks = std::min(heads * units, most), of_block = (heads * units + blocks - 1) / blocks;
   return {blocks, units, decode_shared_bytes<C>(of_block * ((steps + units - 1) / units)), p.state.dtype == DType::f32};
@@ -69,12 +71,16 @@ DecodeLaunch decode_launch(const LinearParams& p, int multiprocessors) {
 // H200, 13.0 by 16 lanes), sixteen and three blocks where there are more (64 requests: 71.4 us, 75.7 by 8).
 template <class Run>
 void decode_grid(const LinearParams& p, int multiprocessors, const Run& run) {
-  const auto kinds = [&]<class State, class Form, int kDim> {
-    if (p.decay_channels > 1) run.template operator()<DecodeConfig<State, kDim, true, Form>>();
-    else run.template operator()<DecodeConfig<State, kDim, false, Form>>();
+  const auto kinds = [&]<class State, class Form, int kDim, bool kWhole> {
+    if (p.decay_channels > 1) run.template operator()<DecodeConfig<State, kDim, kWhole, true, Form>>();
+    else run.template operator()<DecodeConfig<State, kDim, kWhole, false, Form>>();
   };
   const auto sizes = [&]<class State, class Form> {
-    with_dim<64, kDecodeMostDim>(p.k_dim, [&]<int kDim> { kinds.template operator()<State, Form, kDim>(); });
+    if (p.k_dim == 192) return kinds.template operator()<State, Form, 192, true>();
+    with_dim<64, 128, 256>(p.k_dim, [&]<int kDim> {
+      if (p.k_dim == kDim) kinds.template operator()<State, Form, kDim, true>();
+      else kinds.template operator()<State, DecodeFew, kDim, false>();
+    });
   };
   if (p.state.dtype != DType::f32) return sizes.template operator()<Bf16State, DecodeFew>();
   const bool few = p.batch.num_requests * p.v_heads <= DecodeFew::kBlocks * multiprocessors;

@@ -20,7 +20,7 @@ class LinearDevice {
   // Prompts of this length may be computed in segments, however little that pays: for tests.
   virtual int least_segmented_tokens() const { return 0x7fffffff; }
 
-  virtual void decode(const LinearParams& p, void* stream) = 0;  // has_norm: where decode_takes()
+  virtual void decode(const LinearParams& p, void* stream) = 0;
   virtual void extend_exactly(const LinearParams& p, void* stream) = 0;  // token by token, in f32; without writes_state: of drafted nodes
   virtual void verify_few(const LinearParams& p, DType element, void* stream) = 0;  // where verify_few_takes()
   virtual void commit(const LinearParams& p, void* stream) = 0;

@@ -142,8 +142,7 @@ TEST_P(LinearGpu, SameBitsAgain) {
 TEST_P(LinearGpu, DecodeGivesARequestTheSameBitsInAnyBatch) {
   constexpr int kSteps = 3;
   const auto kernel = make_cuda_linear_kernel(GetParam());
-  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
-    const LinearAttnShape shape = {kind, 16, 16, 128, 128};
+  const auto same_bits = [&](const LinearAttnShape& shape) {
     RandomCall all(*kernel, shape, {64, 1, 64}, DType::f32);
     all.batch.q_indptr = nullptr;
     for (int step = 0; step < kSteps; ++step) kernel->decode(all.call);
@@ -156,8 +155,11 @@ TEST_P(LinearGpu, DecodeGivesARequestTheSameBitsInAnyBatch) {
     out.resize(alone.size()), state.resize(all.call.state.slot_stride);
     auto state_alone = all.state();
     state_alone.resize(state.size());
-    EXPECT_EQ(out, alone) << linear_attn_kind_name(kind);
-    EXPECT_EQ(std::memcmp(state.data(), state_alone.data(), state.size() * 4), 0) << linear_attn_kind_name(kind);
+    EXPECT_EQ(out, alone) << linear_attn_kind_name(shape.kind) << " " << shape.k_dim;
+    EXPECT_EQ(std::memcmp(state.data(), state_alone.data(), state.size() * 4), 0) << linear_attn_kind_name(shape.kind) << " " << shape.k_dim;
+  };
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    for (const int k_dim : {64, 96, 128, 192, 256}) same_bits({kind, 16, 16, k_dim, 128});
   }
 }
 

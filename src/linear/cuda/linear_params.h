@@ -12,8 +12,6 @@ inline constexpr int kChunk = kLinearAttnChunkTokens;
 // Decays are powers of two with exponents of at least this: less is 0 in f32, and sums of a chunk keep their precision.
 inline constexpr float kLeastLog2Decay = -160.0f;
 
-inline constexpr int kDecodeMostDim = 128;  // of k, that decode.cuh takes
-
 enum class RecurrentMode { decode, extend, commit };
 
 // Of a launch for one request: v heads times parts of their columns.
@@ -85,9 +83,6 @@ struct LinearParams {
   bool state_settled = false;        // decode: no kernel that may still run writes the state, but this one
   ChunkWork work;
 };
-
-// Whether decode.cuh has this shape.
-inline bool decode_takes(const LinearParams& p) { return p.k_dim == 64 || p.k_dim == kDecodeMostDim; }
 
 inline constexpr int kFewNodes = 16;  // of a request, at most, of those that verify_few.cuh takes
 inline bool verify_few_takes(const LinearParams& p) { return !p.writes_state && p.k_dim <= 128; }

@@ -5,18 +5,11 @@
 #include "linear/cuda/launch_grids.h"
 
 namespace warpweave::linear {
-namespace {
 
-template <RecurrentMode kMode>
-void launch(const LinearParams& p, cudaStream_t stream) {
-  recurrent_grid<kMode>(p, gpu::num_sms(), [&]<class C>(int x, int y) {
+void launch_commit(const LinearParams& p, cudaStream_t stream) {
+  recurrent_grid<RecurrentMode::commit>(p, gpu::num_sms(), [&]<class C>(int x, int y) {
     gpu::launch_dependent({dim3(x, y), dim3(C::kThreads), 0, stream}, recurrent<C>, p);
   });
 }
-
-}  // namespace
-
-void launch_decode(const LinearParams& p, cudaStream_t stream) { launch<RecurrentMode::decode>(p, stream); }
-void launch_commit(const LinearParams& p, cudaStream_t stream) { launch<RecurrentMode::commit>(p, stream); }
 
 }  // namespace warpweave::linear

@@ -1,5 +1,5 @@
-// The recurrence, token by token, with the state in registers: decode, prompts whose arithmetic must be f32, and the accepted
-// path of a verified draft.
+// The recurrence, token by token, with the state in registers: prompts whose arithmetic must be f32, and the accepted path of a
+// verified draft.
 //
 // Eight lanes share a row of the state (16 bytes each at a time), a warp 4 * kRows rows, four warps a block; every group of
 // lanes reads q and k itself, so that no thread waits for another warp. The state is asked for first of all.
@@ -255,9 +255,9 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) recurrent(const __gri
   ptx::grid_dependency_wait();
   const int tiles = (p.v_dim + C::kTileRows - 1) / C::kTileRows;
   const int head = blockIdx.x / tiles, request = blockIdx.y;
-  const int first = first_row(p.batch, request), slot = p.batch.slots[request], from = initial_slot(p.batch, request);
   Recurrence<C> state(p, request, head, blockIdx.x % tiles);
   if constexpr (C::kMode == RecurrentMode::commit) {
+    const int first = first_row(p.batch, request), slot = p.batch.slots[request], from = initial_slot(p.batch, request);
     if (slot < 0) return;
     const ptx::u64 path = accepted_path(p.batch, request, first);
     if (path == 0 && from == slot) return;
@@ -268,18 +268,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) recurrent(const __gri
       state.step(first + node);
     }
     state.store(slot);
-  } else if constexpr (C::kMode == RecurrentMode::extend) {
-    recur_over(state, p.batch, request);
   } else {
-    if (slot < 0) {
-      const float zeros[C::kRows] = {};
-      state.write(first, zeros);
-      return;
-    }
-    state.ask(first);
-    state.load(from);
-    state.step(first);
-    state.store(slot);
+    recur_over(state, p.batch, request);
   }
 }
 

@@ -64,7 +64,7 @@ void add_decode(Kind kind, std::vector<LinearAttnCase>& cases) {
   const auto phase = Phase::decode;
   cases.push_back({.name = "one", .phase = phase, .shape = shape_of(kind, 1, 1, 64, 64), .lengths = {1}});
   cases.push_back({.name = "batch", .phase = phase, .shape = shape_of(kind, 2, 4, 64, 64), .lengths = {1, 1, -1, 1, 1, 1, -1}, .start = Start::elsewhere, .strided = true});
-  for (auto [k, v] : {std::pair{48, 80}, {128, 128}, {256, 64}, {64, 256}, {256, 256}}) {
+  for (auto [k, v] : {std::pair{48, 80}, {96, 64}, {128, 128}, {192, 96}, {208, 48}, {256, 64}, {64, 256}, {256, 256}}) {
     cases.push_back({.name = fmt::format("dims_{}_{}", k, v), .phase = phase, .shape = shape_of(kind, 1, 2, k, v), .lengths = {1, 1}});
   }
   for (auto [k, v] : {std::pair{1, 4}, {3, 3}, {2, 6}}) {
