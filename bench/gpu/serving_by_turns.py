@@ -5,7 +5,7 @@
 
 Both hold the model at the same time, with made-up weights, and measure one row after another, every other round in the
 opposite order. ROWS are those of serving_bench; decode256, load64 and load256, which are not among those taken by
-default, need more K/V (--max-total-tokens 300000; two such pools fit one H200). Told are the medians of both and the
+default, need more K/V (--max-total-tokens 360000; two such pools fit one H200). Told are the medians of both and the
 median of the rounds' own ratios, each so that above 1 the new one is slower; all that was measured goes to --out as JSON.
 
 --chain: each run is compared with the one before it, so that nine ratios take ten runs in place of eighteen.
