@@ -44,12 +44,10 @@ constexpr FamilyText kFamilyTexts[] = {
     {"row by row", "one query row after the other, `backends/torch_native/backend.cc`"},
     {"row by row (CUDA)", "a block for each query row, `backends/torch_native/cuda_attention.cu`"},
     {"linear_tile", "GDN and KDA by chunks of 64 tokens, mma.sync on NVIDIA GPUs from sm_80 (`src/linear/cuda`)"},
-    {"linear_wgmma",
-     "the same with WGMMA on Hopper, for head dims up to 128; above, linear_tile's (`src/linear/cuda`)"},
+    {"linear_wgmma", "the same with WGMMA on Hopper (`src/linear/cuda`)"},
     {"linear_step",
-     "GDN and KDA token by token in f32 on NVIDIA GPUs; a step of k dims 64 and 128 (`src/linear/cuda/decode.cuh`), "
-     "all "
-     "else (`recurrent.cuh`)"},
+     "GDN and KDA token by token in f32 on NVIDIA GPUs; a step (`src/linear/cuda/decode.cuh`), all else "
+     "(`recurrent.cuh`)"},
     {"linear_cpu", "GDN and KDA on CPUs: chunks, steps and draft trees, AVX-512 to portable (`src/linear/cpu`)"},
 };
 

@@ -25,13 +25,15 @@ struct ScanConfig {
   static constexpr int kV = (kKda ? 3 : 2) * kTileBytes, kT = kV + kGroups * kBlockBytes, kP = kT + kBlockBytes,
                        kFactors = kP + kBlockBytes, kStageBytes = kFactors + 1024;
   static constexpr int kOut = kStages * kStageBytes;  // outputs, turned round
-  // Of mbarriers. KDA's stand behind the decays of the first stage, since its stages leave no other room.
+  // Of mbarriers. KDA's stand behind the decays of the first stage where there is room: its stages leave no other.
   static constexpr bool kRing = Mma::kAsync;
+  static constexpr bool kWide = kDim > 128;             // registers do not hold S rounded
   static constexpr bool kStoresLater = kGroups == 1;  // a chunk's outputs, beside the next one's first product
-  static constexpr int kDecayPieces = kKda && kDim <= 128 ? kDim / 4 : 64;  // of 16 bytes, of the factors
+  static constexpr int kDecayPieces = kKda ? kDim / 4 : 64;  // of 16 bytes, of the factors
   static constexpr int kEnd = kOut + kGroups * kBlockBytes;
-  static constexpr int kFull = kKda ? kFactors + 16 * kDecayPieces : kEnd, kEmpty = kFull + kStages * 8;
-  static constexpr int kSmemBytes = kEnd + (kRing && !kKda ? kStages * 16 : 0);
+  static constexpr bool kBarriersInStage = kKda && kDecayPieces < 64;
+  static constexpr int kFull = kBarriersInStage ? kFactors + 16 * kDecayPieces : kEnd, kEmpty = kFull + kStages * 8;
+  static constexpr int kSmemBytes = kEnd + (kRing && !kBarriersInStage ? kStages * 16 : 0);
 };
 
 // Copies `bytes` (a multiple of 16) of contiguous memory by TMA; `barrier` counts them.

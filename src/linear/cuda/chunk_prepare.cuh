@@ -19,10 +19,12 @@ struct PrepareConfig {
   static constexpr int kDim = kDim_;  // of k, at least
   static constexpr bool kKda = kKda_;
   static constexpr int kThreads = 128;
-  static constexpr int kBlocks = kDim > 128 ? 1 : kKda || kDim == 64 ? 3 : 4;  // at once on a multiprocessor, at least
+  static constexpr int kBlocks = kDim > 128 ? (kKda ? (kDim == 192 ? 3 : 2) : 1) : kKda || kDim == 64 ? 3 : 4;  // at once on a multiprocessor, at least
   static constexpr int kTileBytes = kDim / 64 * kBlockBytes;
-  static constexpr int kDecayStride = kDim + 8;  // floats
-  // Tiles of K and Q; KDA: G. When they are done with, the inverse's scratch and P.
+  // KDA's channels come in parts, so that more than 128 of them leave room for a second block.
+  static constexpr int kPart = kDim == 192 ? 64 : kDim < 128 ? kDim : 128, kParts = kDim / kPart;
+  static constexpr int kDecayStride = kPart + 8;  // floats
+  // Tiles of K and Q; KDA: G of a part. When they are done with, the inverse's scratch and P.
   static constexpr int kPStride = 72;
   static constexpr int kScratchBytes = static_cast<int>(sizeof(InverseScratch)) + 64 * kPStride * 2;
   static constexpr int kTilesBytes = 2 * kTileBytes + (kKda ? 64 * kDecayStride * 4 : 0);
@@ -67,17 +69,12 @@ class ChunkPrepare {
     __syncthreads();
     if constexpr (C::kKda) {
       norms();
-      sum_decays();
-      if (is_near()) {
-        write_operands<true>(head);
+      multiply_part(head);
+      for (part_ = 1; part_ < C::kParts; ++part_) {
+        put_decays(head);
         __syncthreads();
-        multiply_near();
-      } else {
-        write_operands<false>(head);
-        __syncthreads();
-        multiply_kda();
+        multiply_part(head);
       }
-      __syncthreads();
       finish(head);
     } else {
       multiply();
@@ -228,6 +225,9 @@ class ChunkPrepare {
     }
   }
   // ---- KDA: a decay per token and channel (chunk_prepare_kda.cuh)
+  // Steps of 16 channels before this part's.
+  WW_DEVICE int first_step() const { return C::kParts == 1 ? 0 : part_ * (C::kPart / 16); }
+  WW_DEVICE void multiply_part(int head);
   WW_DEVICE void put_decays(int head);
   WW_DEVICE void norms();
   WW_DEVICE void sum_decays();
@@ -345,6 +345,7 @@ class ChunkPrepare {
   GateBits gates_;
   float kk_[32], qk_[32];
   float cross_[2][2][4];
+  int part_ = 0;
   u32 left_[kStepsAtOnce][4];
 };
 

@@ -25,21 +25,31 @@ inline constexpr int kNearToken = 31;
 
 template <class C>
 WW_DEVICE void ChunkPrepare<C>::put_decays(int head) {
-  constexpr int kFours = C::kDim / 4, kAtOnce = 4;  // loads under way
+  constexpr int kFours = C::kPart / 4, kAtOnce = 8, kRows = C::kThreads / kFours;  // kAtOnce: loads under way
+  const LinearAttnRows& rows = p_.has_gates ? p_.gates.a : p_.g;
   const float slope = p_.has_gates ? p_.gates.a_log[head] : 0.0f;
-  const int channel = threadIdx.x % kFours * 4;
-  for (int first = threadIdx.x / kFours; first < 64; first += kAtOnce * C::kThreads / kFours) {
-    DecayBits bits[kAtOnce];
+  const int channel = threadIdx.x % kFours * 4, of_all = 16 * first_step() + channel;
+  const bool there = of_all < p_.k_dim;
+  const int64_t from = chunk_.first * rows.token_stride + head * rows.head_stride + of_all;
+  DecayBits bits;
+  if (there && p_.has_gates && p_.gates.dt_bias != nullptr) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) bits.bias[i] = p_.gates.dt_bias[head * p_.k_dim + of_all + i];
+  }
+  for (int first = threadIdx.x / kFours; first < 64; first += kAtOnce * kRows) {
+    u32 a[kAtOnce][4] = {};
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int token = first + i * (C::kThreads / kFours);
-      if (token < chunk_.tokens && channel < p_.k_dim) load_decays(bits[i], p_, chunk_.first + token, head, channel);
+      const int token = first + i * kRows;
+      if (there && token < chunk_.tokens) load_four_bits(a[i], rows.data, from + token * rows.token_stride, rows.dtype, p_.vectors);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const int token = first + i * (C::kThreads / kFours);
+      const int token = first + i * kRows;
       float four[4] = {};
-      if (token < chunk_.tokens && channel < p_.k_dim) log2_decays_of(four, p_, bits[i], slope);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) bits.a[e] = a[i][e];
+      if (there && token < chunk_.tokens) log2_decays_of(four, p_, bits, slope);
       *reinterpret_cast<float4*>(&decay(token, channel)) = make_float4(four[0], four[1], four[2], four[3]);
     }
   }
@@ -66,11 +76,11 @@ WW_DEVICE void ChunkPrepare<C>::norms() {
   }
 }
 
-// G of every token and channel.
+// G of every token and channel of the part.
 template <class C>
 WW_DEVICE void ChunkPrepare<C>::sum_decays() {
   bool far = is_tree() || !kWideExponents<E>;
-  for (int channel = threadIdx.x; channel < C::kDim; channel += C::kThreads) {
+  for (int channel = threadIdx.x; channel < C::kPart; channel += C::kThreads) {
     float sum = 0;
     if (!is_tree()) {
 #pragma unroll 16
@@ -103,12 +113,11 @@ WW_DEVICE ptx::u32 ChunkPrepare<C>::near_address(int row, int piece) const {
 // As multiply(), of what write_operands<true>() left.
 template <class C>
 WW_DEVICE void ChunkPrepare<C>::multiply_near() {
-  clear();
 #pragma unroll
-  for (int step = 0; step < C::kDim / 16; ++step) {
+  for (int step = 0; step < C::kPart / 16; ++step) {
     u32 k[4], q[4];
-    load_left(k, k_, 16 * warp_, step);
-    load_left(q, q_, 16 * warp_, step);
+    load_left(k, k_, 16 * warp_, first_step() + step);
+    load_left(q, q_, 16 * warp_, first_step() + step);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       if (n > warp_) continue;
@@ -154,28 +163,28 @@ WW_DEVICE void ChunkPrepare<C>::scale(u32 (&r)[4], const Scales& s) {
 // Of kStepsAtOnce steps, this warp's rows as those that meet earlier sub-chunks, in left_ and in Q's tile, and as those that later
 // ones meet, in K's.
 template <class C>
-WW_DEVICE void ChunkPrepare<C>::turn_to_others(int first_step) {
+WW_DEVICE void ChunkPrepare<C>::turn_to_others(int first) {
   const int own[2] = {row_, row_ + 8};
   const int before[2] = {16 * warp_ - 1, 16 * warp_ - 1}, last[2] = {16 * warp_ + 15, 16 * warp_ + 15};
   const bool later[2] = {true, true}, earlier[2] = {false, false};
 #pragma unroll
   for (int i = 0; i < kStepsAtOnce; ++i) {
-    const int step = first_step + i;
+    const int step = first + i, of_all = first_step() + step;
     u32 k[4];
-    load_left(k, k_, 16 * warp_, step);
+    load_left(k, k_, 16 * warp_, of_all);
     if (warp_ > 0) {
       const Scales s = scales(own, before, later, step);
       u32 q[4];
-      load_left(q, q_, 16 * warp_, step);
+      load_left(q, q_, 16 * warp_, of_all);
       scale(q, s);
-      put_left(q_, q, step);
+      put_left(q_, q, of_all);
 #pragma unroll
       for (int r = 0; r < 4; ++r) left_[i][r] = k[r];
       scale(left_[i], s);
     }
     if (warp_ < 3) {
       scale(k, scales(own, last, earlier, step));
-      put_left(k_, k, step);
+      put_left(k_, k, of_all);
     }
   }
 }
@@ -191,14 +200,14 @@ WW_DEVICE void ChunkPrepare<C>::put_left(u32 tile, const u32 (&r)[4], int step) 
 // This warp's rows against an earlier sub-chunk; kNext: the one right before.
 template <class C>
 template <int kBlock, bool kNext>
-WW_DEVICE void ChunkPrepare<C>::multiply_block(int first_step) {
-  const float* const from = &decay(16 * warp_ - 1, 16 * first_step + column_);
-  const float* const to = &decay(16 * kBlock + 15, 16 * first_step + column_);
+WW_DEVICE void ChunkPrepare<C>::multiply_block(int first) {
+  const float* const from = &decay(16 * warp_ - 1, 16 * first + column_);
+  const float* const to = &decay(16 * kBlock + 15, 16 * first + column_);
 #pragma unroll
   for (int i = 0; i < kStepsAtOnce; ++i) {
     u32 k[4], q[4], b[4];
-    load_left(q, q_, 16 * warp_, first_step + i);
-    load_left(b, k_, 16 * kBlock, first_step + i);
+    load_left(q, q_, 16 * warp_, first_step() + first + i);
+    load_left(b, k_, 16 * kBlock, first_step() + first + i);
 #pragma unroll
     for (int r = 0; r < 4; ++r) k[r] = left_[i][r];
     if constexpr (!kNext) {
@@ -220,7 +229,7 @@ WW_DEVICE void ChunkPrepare<C>::multiply_block(int first_step) {
 
 template <class C>
 WW_DEVICE void ChunkPrepare<C>::multiply_others() {
-  for (int step = 0; step < C::kDim / 16; step += kStepsAtOnce) {
+  for (int step = 0; step < C::kPart / 16; step += kStepsAtOnce) {
     turn_to_others(step);
     __syncthreads();
     if (warp_ == 1) multiply_block<0, true>(step);
@@ -234,14 +243,14 @@ template <class C>
 WW_DEVICE void ChunkPrepare<C>::multiply_fours() {
   const int first = 16 * warp_ + lane_ / 8 * 4;
   float kk[6] = {}, qk[6] = {};  // (1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)
-  for (int piece = lane_ % 8; piece < C::kDim / 8; piece += 8) {
+  for (int piece = lane_ % 8; piece < C::kPart / 8; piece += 8) {
     u32 k[4][4], q[3][4];
     float before[8], from[3][8] = {};  // of the first three, decayed to the token at hand
     take_decays(before, first, piece);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      ptx::load_shared_16(k[i], k_ + piece_offset(first + i, piece));
-      if (i > 0) ptx::load_shared_16(q[i - 1], q_ + piece_offset(first + i, piece));
+      ptx::load_shared_16(k[i], k_ + piece_offset(first + i, 2 * first_step() + piece));
+      if (i > 0) ptx::load_shared_16(q[i - 1], q_ + piece_offset(first + i, 2 * first_step() + piece));
     }
 #pragma unroll
     for (int e = 0; e < 8; ++e) from[0][e] = element_of(k[0], e);
@@ -323,10 +332,10 @@ WW_DEVICE void ChunkPrepare<C>::multiply_within() {
     later[i] = row / kHalf % 2 == 1;
     reference[i] = 16 * warp_ + (later[i] ? row / kHalf : row / kHalf + 1) * kHalf;
   }
-  for (int step = 0; step < C::kDim / 16; ++step) {
+  for (int step = 0; step < C::kPart / 16; ++step) {
     u32 k[4], q[4], left[4], right[4];
-    load_left(k, k_, 16 * warp_, step);
-    load_left(q, q_, 16 * warp_, step);
+    load_left(k, k_, 16 * warp_, first_step() + step);
+    load_left(q, q_, 16 * warp_, first_step() + step);
     const Scales s = scales(own, reference, later, step);
     scale(k, s);
     scale(q, s);
@@ -372,7 +381,6 @@ WW_DEVICE void ChunkPrepare<C>::take_own() {
 
 template <class C>
 WW_DEVICE void ChunkPrepare<C>::multiply_kda() {
-  clear();
   clear_cross();
   if (is_tree()) {
     multiply_pairs();
@@ -398,12 +406,13 @@ WW_DEVICE void ChunkPrepare<C>::multiply_pairs() {
     const int row = row_ + at / 2 % 2 * 8, column = 8 * (at / 4) + column_ + at % 2;
     if (row >= chunk_.tokens || !follows(row, column)) continue;
     float kk = 0, qk = 0;
-    for (int c = 0; c < p_.k_dim; ++c) {
-      const float k = value(k_, column, c) * ptx::exp2_approx(decay(row, c) - decay(column, c));
-      kk += value(k_, row, c) * k;
-      qk += value(q_, row, c) * k;
+    const int first = 16 * first_step(), end = min(C::kPart, p_.k_dim - first);
+    for (int c = 0; c < end; ++c) {
+      const float k = value(k_, column, first + c) * ptx::exp2_approx(decay(row, c) - decay(column, c));
+      kk += value(k_, row, first + c) * k;
+      qk += value(q_, row, first + c) * k;
     }
-    kk_[at] = kk, qk_[at] = qk;
+    kk_[at] += kk, qk_[at] += qk;
   }
 }
 
@@ -412,9 +421,9 @@ WW_DEVICE void ChunkPrepare<C>::multiply_pairs() {
 template <class C>
 template <bool kNear>
 WW_DEVICE void ChunkPrepare<C>::write_operands(int head) const {
-  constexpr int kPieces = C::kDim / 8, kRows = C::kThreads / kPieces;
-  const int piece = threadIdx.x % kPieces;
-  const bool there = piece * 8 < p_.k_dim;
+  constexpr int kPieces = C::kPart / 8, kRows = C::kThreads / kPieces;
+  const int piece = threadIdx.x % kPieces, of_all = 2 * first_step() + piece;
+  const bool there = of_all * 8 < p_.k_dim;
   float end[8], to_middle[8], from_middle[8];  // 2^-G_middle, 2^(G_middle - G_last)
   take_decays(end, 63, piece);
   if constexpr (kNear) {
@@ -426,15 +435,15 @@ WW_DEVICE void ChunkPrepare<C>::write_operands(int head) const {
   }
   if (!kNear && is_tree()) take_decays(end, chunk_.tokens - 1, piece);
   if (threadIdx.x < kPieces && there) {
-    float* const decays = p_.work.decay + (head * p_.work.capacity + chunk_.index) * p_.k_dim + 8 * piece;
+    float* const decays = p_.work.decay + (head * p_.work.capacity + chunk_.index) * p_.k_dim + 8 * of_all;
 #pragma unroll
     for (int e = 0; e < 8; ++e) decays[e] = ptx::exp2_approx(end[e]);
   }
   for (int row = threadIdx.x / kPieces; row < 64; row += kRows) {
     u32 k[4], q[4], kg[4], qg[4], kd[4], near[4];
     float sum[8];
-    ptx::load_shared_16(k, k_ + piece_offset(row, piece));
-    ptx::load_shared_16(q, q_ + piece_offset(row, piece));
+    ptx::load_shared_16(k, k_ + piece_offset(row, of_all));
+    ptx::load_shared_16(q, q_ + piece_offset(row, of_all));
     take_decays(sum, row, piece);
     const float k_norm = tokens_.k_norm[row], q_norm = p_.scale * tokens_.q_norm[row];
 #pragma unroll
@@ -455,16 +464,34 @@ WW_DEVICE void ChunkPrepare<C>::write_operands(int head) const {
     }
     if constexpr (kNear) {
       __syncwarp();
-      store_shared_16(k_ + piece_offset(row, piece), k);
-      store_shared_16(q_ + piece_offset(row, piece), q);
+      store_shared_16(k_ + piece_offset(row, of_all), k);
+      store_shared_16(q_ + piece_offset(row, of_all), q);
       store_shared_16(near_address(row, piece), near);
     }
     if (!there || row >= chunk_.tokens) continue;
-    const int64_t at = (head * p_.work.rows + chunk_.first + row) * p_.k_dim + 8 * piece;
+    const int64_t at = (head * p_.work.rows + chunk_.first + row) * p_.k_dim + 8 * of_all;
     store_16(p_.work.kg, at, kg);
     store_16(p_.work.qg, at, qg);
     store_16(p_.work.kd, at, kd);
   }
+}
+
+// A part's share of K K^T and Q K^T, and its operands, from decays that are on their way to shared memory.
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::multiply_part(int head) {
+  sum_decays();
+  if (is_near()) {
+    write_operands<true>(head);
+    __syncthreads();
+    if (first_step() == 0) clear();
+    multiply_near();
+  } else {
+    write_operands<false>(head);
+    __syncthreads();
+    if (first_step() == 0) clear();
+    multiply_kda();
+  }
+  __syncthreads();
 }
 
 }  // namespace warpweave::linear

@@ -284,6 +284,8 @@ class ChunkScan {
     round_columns(x, values);
   }
   // ---- the same where MMAs are done when the call returns, and registers may not hold S rounded
+  WW_DEVICE void multiply_state_in_blocks(float (&ks)[32], float (&qs)[32], u32 k, u32 q);
+  WW_DEVICE void compute_wide(float (&values)[32], float (&o)[32], int stage, Rows rows);  // both in chunk_scan_wide.cuh
   // ks = S^T K^T and qs = S^T Q^T.
   WW_DEVICE void multiply_state(float (&ks)[32], float (&qs)[32], u32 k, u32 q) {
     if constexpr (C::kDim <= 128) {
@@ -379,14 +381,15 @@ class ChunkScan {
       if constexpr (C::kRing) ptx::mbarrier_wait(fetch_.full(stage), round & 1);
       else __syncthreads();
       const int tokens = now.length(p_);
-      if constexpr (C::kRing) compute(values, o, rows, stage, {first_ + now.position, tokens});
+      if constexpr (C::kRing && C::kWide) compute_wide(values, o, stage, {first_ + now.position, tokens});
+      else if constexpr (C::kRing) compute(values, o, rows, stage, {first_ + now.position, tokens});
       else compute_in_turn(values, o, rows, stage, {first_ + now.position, tokens});
       if constexpr (!C::kRing && C::kStages == 1) __syncthreads();
       if (++stage == C::kStages) stage = 0, ++round;
       const int checkpoint = now.advance(p_, tokens);
       if (checkpoint >= 0) store_state(slot_place(checkpoint));
     }
-    if constexpr (C::kRing && C::kStoresLater) {
+    if constexpr (C::kRing && C::kStoresLater && !C::kWide) {
       turn();
       store_turned(rows);
     } else if constexpr (!C::kRing) {

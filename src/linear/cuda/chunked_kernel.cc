@@ -296,9 +296,8 @@ void ChunkedLinearKernel::norm(const LinearAttnCall& call, const LinearParams& p
 
 // Two groups share what a block reads of q and k; one each gives twice the blocks, where multiprocessors would idle.
 ScanShape ChunkedLinearKernel::scan_shape(const LinearParams& p) const {
-  const bool wgmma = wgmma_ && p.k_dim <= 128;
   const int64_t pairs = int64_t{p.batch.num_requests} * p.v_heads * ((p.v_dim + 127) / 128);
-  return {wgmma, wgmma && p.v_dim > 64 && 2 * pairs > device_->multiprocessors() ? 2 : 1};
+  return {wgmma_, wgmma_ && p.k_dim <= 128 && p.v_dim > 64 && 2 * pairs > device_->multiprocessors() ? 2 : 1};
 }
 
 }  // namespace warpweave::linear

@@ -1,5 +1,5 @@
-// The CUDA kernels as a LinearAttnKernelBase: "tile" (mma.sync, sm_80 and later) and "wgmma" (Hopper; what it has no tiles for
-// runs as tile does). Calls enqueue on call.stream.
+// The CUDA kernels as a LinearAttnKernelBase: "tile" (mma.sync, sm_80 and later) and "wgmma" (Hopper). Calls enqueue on
+// call.stream.
 //
 // Beyond check_linear_attn_call: states and their strides are multiples of 16 bytes. A forward has at most
 // linear_attn_most_checkpoints() of them; more stop the program.

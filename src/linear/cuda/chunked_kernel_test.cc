@@ -213,6 +213,30 @@ TEST(ChunkedLinearKernel, PromptInSegments) {
   }
 }
 
+// By WGMMA with more than 128 channels of k, and not whole blocks of them.
+TEST(ChunkedLinearKernel, PromptsOfManyChannels) {
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    for (const int k_dim : {192, 256, 144, 208}) {
+      ChunkedLinearKernel kernel(std::make_unique<HostDevice>(k_dim == 192 ? Order::random : Order::descending), true);
+      LinearAttnCase c{.name = "wide", .shape = {kind, 1, 1, k_dim, k_dim == 256 ? 80 : 64}, .lengths = {150, 3, -70, 64}};
+      c.activation = k_dim == 192 ? DType::f16 : DType::bf16;
+      c.out = k_dim == 144 ? DType::f32 : c.activation;
+      c.state = k_dim == 208 ? DType::bf16 : DType::f32;
+      c.start = testing_linear::Start::elsewhere;
+      c.gates = k_dim == 256;
+      c.checkpoints = k_dim == 256;
+      const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
+      EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << k_dim << " " << result.text;
+      c.phase = LinearAttnPhase::target_verify;
+      c.tree = testing_linear::Tree::random;
+      c.lengths = {20, 3};
+      c.checkpoints = false;
+      const auto verified = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
+      EXPECT_TRUE(verified.passed()) << linear_attn_kind_name(kind) << " tree " << k_dim << " " << verified.text;
+    }
+  }
+}
+
 TEST(ChunkedLinearKernel, CheckpointsAreTheStatesOfCallsThatEndThere) {
   for (bool wgmma : {false, true}) {
     ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::random), wgmma);

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "linear/cuda/chunk_prepare_kda.cuh"
-#include "linear/cuda/chunk_scan.cuh"
+#include "linear/cuda/chunk_scan_wide.cuh"
 #include "linear/cuda/decode.cuh"
 #include "linear/cuda/fused_states.cuh"
 #include "linear/cuda/verify_few_kda.cuh"
@@ -89,7 +89,7 @@ void decode_grid(const LinearParams& p, int multiprocessors, const Run& run) {
 
 template <class Element, class Run>
 void prepare_grid(const LinearParams& p, const Run& run) {
-  with_dim<64, 128, 256>(p.k_dim, [&]<int kDim> {
+  with_dim<64, 128, 192, 256>(p.k_dim, [&]<int kDim> {
     if (p.decay_channels > 1) run.template operator()<PrepareConfig<Element, kDim, true>>(p.work.grid_chunks, p.v_heads);
     else run.template operator()<PrepareConfig<Element, kDim, false>>(p.work.grid_chunks, p.k_heads);
   });
@@ -99,7 +99,7 @@ void prepare_grid(const LinearParams& p, const Run& run) {
 template <bool kKda, int kDim, int kGroups>
 constexpr int scan_stages() {
   constexpr int kStage = (kKda ? 3 : 2) * kDim * 128 + (kGroups + 2) * kBlockBytes + 1024;
-  constexpr int kRoom = 227 * 1024 - kGroups * kBlockBytes;
+  constexpr int kRoom = 227 * 1024 - kGroups * kBlockBytes - (kKda ? 0 : 64);  // behind GDN's stand mbarriers
   return kRoom / kStage >= 3 ? 3 : kRoom / kStage;
 }
 template <template <class> class Mma, class Element, bool kKda, int kDim, int kGroups>
@@ -118,9 +118,11 @@ void tile_scan_grid(const LinearParams& p, const Run& run) {
 }
 template <class Element, class Run>
 void wgmma_scan_grid(const LinearParams& p, int groups, const Run& run) {
-  with_dim<64, 128>(p.k_dim, [&]<int kDim> {
-    if (groups == 2) scan_grid<WarpgroupMma, Element, kDim, 2>(p, run);
-    else scan_grid<WarpgroupMma, Element, kDim, 1>(p, run);
+  with_dim<64, 128, 192, 256>(p.k_dim, [&]<int kDim> {
+    if constexpr (kDim <= 128) {
+      if (groups == 2) return scan_grid<WarpgroupMma, Element, kDim, 2>(p, run);
+    }
+    scan_grid<WarpgroupMma, Element, kDim, 1>(p, run);
   });
 }
 

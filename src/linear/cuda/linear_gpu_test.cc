@@ -100,6 +100,10 @@ TEST_P(LinearGpu, LongPromptIsWhatDecodeGives) {
       EXPECT_LT(difference_from_decode(*make_cuda_linear_kernel(GetParam()), {kind, 4, 8, 128, 128}, tokens), 0.01)
           << linear_attn_kind_name(kind);
     }
+    for (const int k_dim : {64, 192, 256}) {
+      EXPECT_LT(difference_from_decode(*make_cuda_linear_kernel(GetParam()), {kind, 2, 4, k_dim, k_dim == 192 ? 256 : 96}, 2000), 0.01)
+          << linear_attn_kind_name(kind) << " " << k_dim;
+    }
   }
 }
 
@@ -134,6 +138,7 @@ TEST_P(LinearGpu, SameBitsAgain) {
   EXPECT_TRUE(repeats(*make_cuda_linear_kernel(GetParam()), {LinearAttnKind::gdn, 16, 32, 128, 128}, 8, 700)) << "many requests";
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
     EXPECT_TRUE(repeats(*make_cuda_linear_kernel(GetParam()), {kind, 4, 8, 128, 128}, 3, 700)) << linear_attn_kind_name(kind);
+    EXPECT_TRUE(repeats(*make_cuda_linear_kernel(GetParam()), {kind, 4, 8, 256, 192}, 3, 700)) << linear_attn_kind_name(kind) << " 256";
     EXPECT_TRUE(repeats(*make_cuda_linear_kernel(GetParam()), {kind, 16, 32, 128, 128}, 1, kind == LinearAttnKind::gdn ? 12000 : 34000)) << linear_attn_kind_name(kind);
   }
 }

@@ -21,6 +21,15 @@ WW_DEVICE ptx::u32 piece_offset(int row, int piece) {
 // threads take part, from a multiple of that on; commits nothing.
 template <int kColumns, int kThreads, int kUnroll = 8>
 WW_DEVICE void copy_tile(ptx::u32 tile, const void* from, int64_t row_stride, int rows, int columns) {
+  constexpr int kWhole = kColumns % 128 == 0 || kColumns <= 128 ? kColumns : 64;  // what rows of threads can be
+  if constexpr (kWhole < kColumns) {
+#pragma unroll
+    for (int first = 0; first < kColumns; first += kWhole) {
+      const auto* const block = static_cast<const unsigned short*>(from) + (first < columns ? first : 0);
+      copy_tile<kWhole, kThreads, kUnroll>(tile + piece_offset(0, first / 8), block, row_stride, rows, columns - first);
+    }
+    return;
+  }
   constexpr int kPieces = kColumns / 8, kRows = kThreads / kPieces;  // of a pass
   const int piece = threadIdx.x % kPieces;
   int row = threadIdx.x % kThreads / kPieces;

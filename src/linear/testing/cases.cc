@@ -29,7 +29,7 @@ void add_extend(Kind kind, std::vector<LinearAttnCase>& cases) {
   cases.push_back({.name = "lengths_0_to_129", .shape = shape_of(kind, 1, 2, 16, 16), .lengths = all, .start = Start::elsewhere});
   cases.push_back({.name = "edges", .shape = shape_of(kind, 1, 1, 64, 64), .lengths = kEdges});
   cases.push_back({.name = "edges_fresh", .shape = shape_of(kind, 1, 1, 32, 48), .lengths = kEdges, .start = Start::fresh});
-  for (auto [k, v] : {std::pair{48, 80}, {96, 64}, {128, 128}, {256, 64}, {64, 256}, {256, 256}}) {
+  for (auto [k, v] : {std::pair{48, 80}, {96, 64}, {128, 128}, {192, 96}, {208, 48}, {256, 64}, {64, 256}, {256, 256}}) {
     cases.push_back({.name = fmt::format("dims_{}_{}", k, v), .shape = shape_of(kind, 1, 1, k, v), .lengths = {70, 1}});
   }
   for (auto [k, v] : {std::pair{1, 4}, {3, 3}, {2, 6}, {4, 8}}) {
