@@ -27,7 +27,7 @@ template <typename V, typename Mac, typename Load, int R>
     decoder.expand(words[i], i, unit);
 #pragma GCC unroll 4
     for (int j = 0; j < N; ++j) {
-#pragma GCC unroll 8
+#pragma GCC unroll 12
       for (int r = 0; r < R; ++r) {
         acc[r] = Mac::mac(Mac::broadcast(rows.q + r * rows.depth + i * N + j), unit[j], acc[r]);
       }
@@ -125,12 +125,9 @@ void few_rows(const FewRowsArgs& args) {
   }
   const bool rescale = softmax_rows<V, true>(
       softmax_args(attend, attend.blocks[0], attend.s, attend.p, attend.rescale), 0, R);
-  if constexpr (R <= kValueRows) {
-    few_values<V, Mac, Load, R>(args, 0, rescale);
-  } else {
-    few_values<V, Mac, Load, kValueRows>(args, 0, rescale);
-    few_values<V, Mac, Load, R - kValueRows>(args, kValueRows, rescale);
-  }
+  constexpr int kWholeGroups = R / kValueRows, kLeft = R % kValueRows;
+  for (int g = 0; g < kWholeGroups; ++g) few_values<V, Mac, Load, kValueRows>(args, g * kValueRows, rescale);
+  if constexpr (kLeft > 0) few_values<V, Mac, Load, kLeft>(args, kWholeGroups * kValueRows, rescale);
 }
 
 template <typename V, typename Mac, typename Load>
@@ -138,7 +135,8 @@ void few_rows_of(const FewRowsArgs& args) {
   static constexpr void (*kByRows[kFewRows])(const FewRowsArgs&) = {
       few_rows<V, Mac, Load, 1>, few_rows<V, Mac, Load, 2>, few_rows<V, Mac, Load, 3>,
       few_rows<V, Mac, Load, 4>, few_rows<V, Mac, Load, 5>, few_rows<V, Mac, Load, 6>,
-      few_rows<V, Mac, Load, 7>, few_rows<V, Mac, Load, 8>};
+      few_rows<V, Mac, Load, 7>, few_rows<V, Mac, Load, 8>, few_rows<V, Mac, Load, 9>,
+      few_rows<V, Mac, Load, 10>, few_rows<V, Mac, Load, 11>, few_rows<V, Mac, Load, 12>};
   kByRows[args.attend->rows - 1](args);
 }
 

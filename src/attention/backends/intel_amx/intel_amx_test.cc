@@ -12,6 +12,7 @@
 #include "attention/backends/intel_amx/plan.h"
 #include "attention/batch_check.h"
 #include "base/float16.h"
+#include "base/float8.h"
 #include "base/threads.h"
 
 namespace warpweave::intel_amx {
@@ -211,11 +212,19 @@ TEST(Backend, LayersOfAnotherCacheGroupShareTheirOwnPages) {
 }
 
 // Rows that check guesses, with and without packed blocks: the bits are those of decode steps.
-TEST(Backend, SeveralRowsHaveTheBitsOfOneAtATime) {
-  constexpr int kDim = 64, kHeads = 3, kTokens = 150, kMostRows = 8;
-  std::vector<uint16_t> pool(kTokens * kDim);
+void expect_bits_of_one_row_at_a_time(KvFormat format) {
+  constexpr int kDim = 64, kHeads = 3, kTokens = 150, kMostRows = 9;
+  std::vector<uint16_t> pool(kTokens * kDim);  // twice what formats of 8 bits take
   std::vector<float> q(kMostRows * kHeads * kDim);
-  for (size_t i = 0; i < pool.size(); ++i) pool[i] = f32_to_bf16(static_cast<float>(i * 37 % 101) / 50 - 1);
+  for (size_t i = 0; i < pool.size(); ++i) {
+    const float value = static_cast<float>(i * 37 % 101) / 50 - 1;
+    if (format == KvFormat::bf16) {
+      pool[i] = f32_to_bf16(value);
+    } else {
+      const uint8_t code = format == KvFormat::fp8_e4m3 ? f32_to_e4m3(value) : f32_to_e5m2(value);
+      pool[i] = static_cast<uint16_t>(code << 8 | code);
+    }
+  }
   for (size_t i = 0; i < q.size(); ++i) q[i] = static_cast<float>(i * 53 % 97) / 48 - 1;
   AttentionCall call;
   call.num_q_heads = kHeads;
@@ -223,7 +232,7 @@ TEST(Backend, SeveralRowsHaveTheBitsOfOneAtATime) {
   call.head_dim = call.v_head_dim = kDim;
   call.scale = 0.125f;
   call.q_token_stride = call.out_token_stride = kHeads * kDim;
-  call.k = {pool.data(), KvFormat::bf16, kDim, kDim, kDim};
+  call.k = {pool.data(), format, kDim, kDim, kDim};
   call.v = call.k;
   ThreadTeam team(1);
   const auto backend = create_for_tier({.team = &team}, cpu_info().tier);
@@ -246,6 +255,13 @@ TEST(Backend, SeveralRowsHaveTheBitsOfOneAtATime) {
       expected.insert(expected.end(), one.begin(), one.end());
     }
     EXPECT_EQ(run(rows, kTokens, q.data()), expected) << rows << " rows";
+  }
+}
+
+TEST(Backend, SeveralRowsHaveTheBitsOfOneAtATime) {
+  for (const KvFormat format : {KvFormat::bf16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2}) {
+    SCOPED_TRACE(kv_format_name(format));
+    expect_bits_of_one_row_at_a_time(format);
   }
 }
 

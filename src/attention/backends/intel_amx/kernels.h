@@ -27,7 +27,7 @@ constexpr int kBlockTokens = 64;
 constexpr int kTokenPadding = 32;    // packed tokens are zero-filled up to a multiple of this
 constexpr int kHeadDimPadding = 32;  // head dims likewise
 constexpr int kMaxLanes = 16;        // f32 lanes of the widest tier
-constexpr int kFewRows = 8;          // KernelSet::few_rows takes up to this many
+constexpr int kFewRows = 12;         // KernelSet::few_rows takes up to this many
 
 // A row's running maximum moves only when a block exceeds it by this much (log2): until then
 // probabilities are up to 2^kMaxSlack and nothing accumulated has to be rescaled.

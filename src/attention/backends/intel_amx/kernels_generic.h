@@ -210,8 +210,14 @@ void attend(const AttendArgs& args) {
   }
 }
 
-inline void finish_row(const FinishArgs& args) {
-  for (int d = 0; d < args.v_dim; ++d) args.out[d] = args.o[d] * args.scale;
+template <typename V>
+void finish_row(const FinishArgs& args) {
+  const float* const o = args.o;
+  float* const out = args.out;
+  const V scale = V::set1(args.scale);
+  int d = 0;
+  for (; d + V::kWidth <= args.v_dim; d += V::kWidth) V::store(out + d, V::load(o + d) * scale);
+  for (; d < args.v_dim; ++d) out[d] = o[d] * args.scale;
 }
 
 inline void no_thread_state() {}
@@ -304,7 +310,7 @@ constexpr KernelSet f32_kernels(const char* name) {
   set.attend = attend<V, MacF32<V>, kMaxColumns, false>;
   set.sum_lanes = sum_lanes<V>;
   set.merge = merge<V>;
-  set.finish = finish_row;
+  set.finish = finish_row<V>;
   set.enter = no_thread_state;
   set.leave = no_thread_state;
   return set;

@@ -174,7 +174,7 @@ constexpr KernelSet pair_kernels(const char* name) {
   set.pack_v = pack_v_pairs;
   set.sum_lanes = sum_lanes<Vec>;
   set.merge = merge<Vec>;
-  set.finish = finish_row;
+  set.finish = finish_row<Vec>;
   return set;
 }
 
