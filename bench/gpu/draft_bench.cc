@@ -1,10 +1,10 @@
 // Attention of steps that verify drafts, and of a few new tokens on a prefix, on a GPU: microseconds a layer in a CUDA graph
 // of many layers, each with K and V of its own, as a served step has them.
 //
-//   draft_bench [--one] BACKEND ...
+//   draft_bench [--one] [--in-order] BACKEND ...
 //
-// --one: one request on 8192 tokens alone.
-// 32/8 heads of 128, bf16, pages in random order; medians of 15 replays after 3. "decode": the same with one query token.
+// --one: one request on 8192 tokens alone. --in-order: pages follow each other, as those of one request in a server do.
+// 32/8 heads of 128, bf16, pages in random order otherwise; medians of 15 replays after 3. "decode": the same with one query token.
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -36,6 +36,7 @@ constexpr size_t kPoolBytes = size_t{24} << 30;  // of all layers
 struct Point {
   int requests, q_len, kv_len, page;
   bool tree;
+  bool in_order = false;
 };
 
 // Random bf16 values of about unit variance, repeated over the buffer.
@@ -77,7 +78,8 @@ std::vector<uint32_t> tree_mask(int requests, int q_len) {
 class Work {
  public:
   Work(const Point& p, cudaStream_t stream)
-      : paged_({.requests = p.requests, .q_len = p.q_len, .kv_len = p.kv_len, .page_tokens = p.page}, stream) {
+      : paged_({.requests = p.requests, .q_len = p.q_len, .kv_len = p.kv_len, .page_tokens = p.page,
+                .kv_lens = {}, .in_order = p.in_order}, stream) {
     if (p.tree) paged_.set_tree_mask(tree_mask(p.requests, p.q_len));
     add_layers(p);
   }
@@ -185,13 +187,16 @@ int main(int argc, char** argv) {
       {64, 1, 2048, 16, false},  {64, 4, 2048, 16, true},    {64, 16, 2048, 16, true},
       {1, 32, 32768, 16, false}, {1, 128, 32768, 16, false}, {1, 512, 32768, 16, false}, {8, 32, 4096, 16, false},
       {8, 128, 4096, 16, false}, {32, 48, 4096, 16, false},  {128, 32, 1024, 16, false}, {1, 300, 2000, 16, false}};
-  const bool one = argc > 1 && std::string_view(argv[1]) == "--one";
-  for (const Point& point : points) {
+  const std::vector<std::string_view> words(argv + 1, argv + argc);
+  const auto has = [&](std::string_view word) { return std::find(words.begin(), words.end(), word) != words.end(); };
+  const bool one = has("--one"), in_order = has("--in-order");
+  for (Point point : points) {
     if (one && (point.requests != 1 || point.kv_len != 8192)) continue;
-    for (int i = one ? 2 : 1; i < argc; ++i) {
+    point.in_order = in_order;
+    for (const std::string_view name : words) {
       for (const BackendRegistration& backend : built_backends()) {
-        if (backend.caps->name != argv[i] || !backend.caps->kinds.has(AttentionKind::mha) || !arch || !backend.caps->archs.has(*arch)) continue;
-        measure(point, argv[i], backend, stream->get());
+        if (backend.caps->name != name || !backend.caps->kinds.has(AttentionKind::mha) || !arch || !backend.caps->archs.has(*arch)) continue;
+        measure(point, std::string(name), backend, stream->get());
       }
     }
   }

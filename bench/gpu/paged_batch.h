@@ -1,4 +1,4 @@
-// A batch of requests over pages in random order, on the host and on the GPU, for benchmarks of whole backends.
+// A batch of requests over pages in random order, or in that of their tokens, on the host and on the GPU, for benchmarks of whole backends.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,7 @@ namespace warpweave::bench {
 struct PagedBatchShape {
   int requests = 1, q_len = 1, kv_len = 1, page_tokens = 64;
   std::vector<int32_t> kv_lens{};  // of requests of unlike lengths up to kv_len; empty: all are as long
+  bool in_order = false;           // pages follow each other as tokens do
 };
 
 // What GPU memory of a benchmark is kept in.
@@ -32,7 +33,7 @@ class PagedBatch {
     const int per_request = (s.kv_len + s.page_tokens - 1) / s.page_tokens;
     pages_.resize(static_cast<size_t>(s.requests) * per_request);
     std::iota(pages_.begin(), pages_.end(), 0);
-    std::shuffle(pages_.begin(), pages_.end(), std::mt19937(2));
+    if (!s.in_order) std::shuffle(pages_.begin(), pages_.end(), std::mt19937(2));
     for (int r = 0; r <= s.requests; ++r) q_indptr_.push_back(r * s.q_len);
     kv_lens_ = s.kv_lens;
     if (kv_lens_.empty()) kv_lens_.assign(s.requests, s.kv_len);
