@@ -4,7 +4,6 @@
 #include "attention/cuda/block_scan.cuh"
 #include "attention/cuda/plan_input.h"
 #include "attention/cuda/weighed_cuts.cuh"
-#include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
 namespace {
@@ -101,19 +100,14 @@ __device__ void clear_arrivals(const PlanInput& in, int num_workers) {
   for (int i = threadIdx.x; i < 2 * num_workers; i += kPlanThreads) in.arrivals[i] = 0;
 }
 
-// The kernel behind one that was launched early counts on all that ran before.
-struct PlanEnd {
-  __device__ ~PlanEnd() { ptx::grid_dependency_wait(); }
-};
-
 // Requests are scanned in chunks of one per thread. The line is cut as if `lockstep` heads were one, in.num_kv_heads
 // counting these, and their workers one.
 __global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, DecodeWorker* workers,
                                                             int num_workers, int num_groups, int lockstep) {
-  const PlanEnd plan_end;
   __shared__ long long warp_sums[32];
   __shared__ long long ends[kPlanThreads];
-  __shared__ int counts[kPlanThreads], pair_ends[kPlanThreads], shortest, longest, planned_requests;
+  __shared__ int counts[kPlanThreads], pair_ends[kPlanThreads];
+  __shared__ int shortest, longest, planned_requests;
   __shared__ long long begins[kMaxWeighedRuns];
   if (threadIdx.x == 0) {
     shortest = 1 << 30;

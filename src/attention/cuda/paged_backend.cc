@@ -291,11 +291,10 @@ auto PagedCudaBackend::plan_decode(const ForwardBatch& batch, KernelShape shape,
   DecodePlan& plan = place_of(decode_plans_, key);
   const bool plan_is_older = plan.made && plan.key == key;
   if (!plan_is_older) {
-    const bool early = may_plan_early(p, plan.made);
     plan.made = true;
     plan.key = key;
-    auto* const workers = plan.workers.as<DecodeWorker>();
-    WW_CUDA_RETURN_IF_ERROR(launch_decode_plan(input, workers, num_workers, stream_of(batch), early), "decode plan");
+    WW_CUDA_RETURN_IF_ERROR(
+        launch_decode_plan(input, plan.workers.as<DecodeWorker>(), num_workers, stream_of(batch)), "decode plan");
   }
   DecodeWorkspace workspace = {plan.workers.as<DecodeWorker>(), partial_out_.as<float>(),
                                partial_max_sum_.as<float>(), counters_.as<int32_t>()};
@@ -322,7 +321,6 @@ Status PagedCudaBackend::run_short(const ForwardBatch& batch, const KernelShape&
   work.lockstep = lockstep_heads(key.units, num_workers);
   work.plan_is_older = plan_is_older;
   if (!plan_is_older) {
-    const bool early = may_plan_early(p, plan.made);
     plan.made = true;
     plan.key = key;
     PlanInput input = plan_input(p, shape);
@@ -330,8 +328,8 @@ Status PagedCudaBackend::run_short(const ForwardBatch& batch, const KernelShape&
     input.cut_long_pairs = true;
     input.whole_tiles = true;
     input.tile_tokens = layout.tile_tokens;
-    auto* const workers = plan.workers.as<DecodeWorker>();
-    WW_CUDA_RETURN_IF_ERROR(launch_decode_plan(input, workers, num_workers, stream_of(batch), early), "decode plan");
+    WW_CUDA_RETURN_IF_ERROR(
+        launch_decode_plan(input, plan.workers.as<DecodeWorker>(), num_workers, stream_of(batch)), "decode plan");
   }
   return cuda_status(kernels_.short_extend(shape, p, work, stream_of(batch)), "extend attention");
 }

@@ -103,11 +103,6 @@ class PagedCudaBackend : public AttentionBackend {
   };
 
   Status prepare();
-  // Lengths are older than a forward whose earlier K and V are, and so is what read the plan before, unless a layer of
-  // this forward did.
-  bool may_plan_early(const AttentionParams& p, bool made_before) const {
-    return dependent_launch_ && p.earlier_kv_settled && !made_before;
-  }
   void forget_plans();
   Status forward_mixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p);
   SmShares shares_of(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,

@@ -5,16 +5,15 @@
 #include "attention/cuda/fixed_split_plan.cuh"
 #include "attention/cuda/tree_requests.cuh"
 #include "attention/cuda/whole_pairs_plan.cuh"
-#include "device/cuda/kernel_launch.h"
 
 namespace warpweave::cuda {
 
-cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, int num_workers, cudaStream_t stream,
-                               bool early) {
+cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
+                               cudaStream_t stream) {
   const int lockstep = lockstep_heads(input.num_kv_heads, num_workers);
-  const LaunchShape shape = {.grid = 1, .block = kPlanThreads, .stream = stream};
-  return launch_kernel(shape, early, decode_plan, of_lockstep(input, lockstep), workers, num_workers,
-                       num_workers / lockstep, lockstep);
+  decode_plan<<<1, kPlanThreads, 0, stream>>>(of_lockstep(input, lockstep), workers, num_workers,
+                                              num_workers / lockstep, lockstep);
+  return cudaPeekAtLastError();
 }
 
 cudaError_t launch_whole_pairs_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,

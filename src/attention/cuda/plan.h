@@ -9,10 +9,9 @@
 
 namespace warpweave::cuda {
 
-// Cuts the decode work into runs for `num_workers` workers. Requests have at least one query token. `early`: while the
-// kernels before still run, which neither write what the plan is made of nor read the plan.
-cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, int num_workers, cudaStream_t stream,
-                               bool early = false);
+// Cuts the decode work into runs for `num_workers` workers. Requests have at least one query token.
+cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
+                               cudaStream_t stream);
 
 // The same without cuts: each pair of a request and one of num_kv_heads is one worker's. Requests see all of their
 // tokens up to their own (no window); the kernel's heads do not go in lockstep.

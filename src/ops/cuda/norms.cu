@@ -3,7 +3,6 @@
 #include <cuda_runtime.h>
 
 #include "ops/cuda/activation.cuh"
-#include "ops/cuda/launch.cuh"
 #include "ops/cuda/types.cuh"
 
 namespace warpweave::gpu {
@@ -47,8 +46,6 @@ unsigned blocks_for(int64_t count) { return static_cast<unsigned>((count + kThre
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) copy_rows_kernel(CopyRowsCall call) {
-  start_successor();
-  wait_for_predecessor();
   const int64_t i = element();
   if (i >= call.count) return;
   static_cast<T*>(call.out)[i] = from_f32<T>(call.x[i]);
@@ -84,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) scale_kernel(float* x, float scale, 
 void copy_rows(const CopyRowsCall& call, Stream stream) {
   if (call.count == 0) return;
   with_type(call.out_dtype, [&]<typename T>(T*) {
-    launch_dependent({blocks_for(call.count), kThreads, 0, static_cast<cudaStream_t>(stream)}, copy_rows_kernel<T>, call);
+    copy_rows_kernel<T><<<blocks_for(call.count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
   });
 }
 

@@ -1,7 +1,6 @@
 // The rows that a draft head begins with, by one block a half of a row. For draft_kernels.cu.
 #pragma once
 
-#include "ops/cuda/launch.cuh"
 #include "ops/cuda/types.cuh"
 #include "spec/cuda/draft_kernels.h"
 
@@ -13,8 +12,6 @@ constexpr int kDraftRowThreads = 256;
 // Grid: x = row, y = half.
 template <typename T>
 __global__ void draft_inputs_kernel(DraftInputsCall call) {
-  wait_for_predecessor();
-  start_successor();  // not before: launch.cuh
   constexpr int kPack = 16 / sizeof(T);
   const int64_t row = blockIdx.x, cols = call.cols;
   const bool embeds = blockIdx.y == 0;

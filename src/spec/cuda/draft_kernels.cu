@@ -14,8 +14,6 @@ namespace {
 template <typename Source, typename T>
 __global__ void keep_rows_kernel(KeepRowsCall call) {
   constexpr int kPack = 4;
-  start_successor();
-  wait_for_predecessor();
   const int64_t row = blockIdx.x, cols = call.cols;
   const Source* const x = static_cast<const Source*>(call.x) + row * cols;
   T* const out = static_cast<T*>(call.out) + row * cols;
@@ -48,9 +46,9 @@ void top_choices(const TopChoicesCall& call, void* stream) {
                                                           call.out);
     return;
   }
-  launch_dependent({dim3(parts, call.rows), kTopThreads, 0, on}, top_parts_kernel, call.logits, call.vocab_size, parts,
-                   call.parts);
-  launch_dependent({dim3(call.rows), 32, 0, on}, top_of_parts_kernel, call.parts, parts, call.tokens, call.out);
+  const dim3 grid(parts, call.rows);
+  top_parts_kernel<<<grid, kTopThreads, 0, on>>>(call.logits, call.vocab_size, parts, call.parts);
+  top_of_parts_kernel<<<call.rows, 32, 0, on>>>(call.parts, parts, call.tokens, call.out);
 }
 
 void tree_level(const TreeLevelCall& call, void* stream) {
@@ -74,16 +72,16 @@ void draft_inputs(const DraftInputsCall& call, void* stream) {
   if (call.rows == 0) return;
   with_dtype(call.dtype, [&]<typename T>(T*) {
     const dim3 grid(static_cast<unsigned>(call.rows), call.features != nullptr ? 2 : 1);
-    launch_dependent({grid, kDraftRowThreads, 0, static_cast<cudaStream_t>(stream)}, draft_inputs_kernel<T>, call);
+    draft_inputs_kernel<T><<<grid, kDraftRowThreads, 0, static_cast<cudaStream_t>(stream)>>>(call);
   });
 }
 
 void keep_rows(const KeepRowsCall& call, void* stream) {
   if (call.rows == 0) return;
   with_dtype(call.dtype, [&]<typename T>(T*) {
-    const auto kernel = call.x_dtype == DType::f32 ? keep_rows_kernel<float, T> : keep_rows_kernel<T, T>;
     const auto on = static_cast<cudaStream_t>(stream);
-    launch_dependent({static_cast<unsigned>(call.rows), kDraftRowThreads, 0, on}, kernel, call);
+    if (call.x_dtype == DType::f32) return keep_rows_kernel<float, T><<<call.rows, kDraftRowThreads, 0, on>>>(call);
+    keep_rows_kernel<T, T><<<call.rows, kDraftRowThreads, 0, on>>>(call);
   });
 }
 

@@ -4,7 +4,6 @@
 // runs it on the host.
 #pragma once
 
-#include "device/cuda/ptx.h"
 #include "spec/cuda/draft_kernels.h"
 
 namespace warpweave::gpu {
@@ -64,8 +63,8 @@ __device__ float block_log_sum(float largest, float sum, TopShared& shared) {
 
 // What a thread has seen of a row.
 struct TopSeen {
-  float largest = -INFINITY, sum = 0;  // of exp(value - largest)
-  int id = -1;                         // of the first of the largest
+  float largest = -INFINITY, sum = 0;   // of exp(value - largest)
+  int id = -1;                          // of the first of the largest
 
   __device__ unsigned long long key() const { return id < 0 ? 0 : choice_key(largest, id); }
   __device__ float largest_possible() const { return max(largest, kImpossibleChoice); }
@@ -110,8 +109,6 @@ __device__ DraftChoice choice_of(unsigned long long key, float log_sum, const in
 // Block (part, row) of `parts` blocks a row: the likeliest of its columns, and the log of their sum.
 __global__ void __launch_bounds__(kTopThreads) top_parts_kernel(const float* logits, int vocab_size, int parts,
                                                                 TopPart* out) {
-  ptx::launch_dependents();
-  ptx::grid_dependency_wait();
   __shared__ TopShared shared;
   const float* const row = logits + int64_t{blockIdx.y} * vocab_size;
   const int columns = (vocab_size + parts - 1) / parts, begin = static_cast<int>(blockIdx.x) * columns;
@@ -126,8 +123,6 @@ __global__ void __launch_bounds__(kTopThreads) top_parts_kernel(const float* log
 // A warp a row.
 __global__ void __launch_bounds__(32) top_of_parts_kernel(const TopPart* found, int parts, const int32_t* tokens,
                                                           DraftChoice* out) {
-  ptx::launch_dependents();
-  ptx::grid_dependency_wait();
   const int lane = static_cast<int>(threadIdx.x);
   const TopPart none = {0, kImpossibleChoice};
   const TopPart own = lane < parts ? found[int64_t{blockIdx.x} * parts + lane] : none;
