@@ -297,8 +297,12 @@ void set_proposer(const EngineOptions& options, bool gpu, ServePlan& plan, Engin
   core.drafts = plan.draft.has_value();
   core.accept = accept_thresholds(options.args);
   if (plan.draft && adapts_length(options.args, plan.attention.speculation, gpu)) {
-    core.adaptive = {.max_length = plan.draft->options.num_steps, .whole_batch = gpu || options.whole_batch_lengths,
-                     .knows_first = plan.draft->options.eagle};
+    const DraftOptions& draft = plan.draft->options;
+    AdaptiveOptions& lengths = core.adaptive.emplace();
+    lengths.max_length = draft.num_steps;
+    lengths.whole_batch = gpu || options.whole_batch_lengths;
+    lengths.knows_first = draft.eagle;
+    lengths.looks_up = draft.eagle && draft.looks_up;
   }
   core.proposer = core.owned_proposer.get();
   core.proposes_forced = plan.jump_forward || plan.attention.speculation.algorithm == "NGRAM";

@@ -28,6 +28,7 @@ void EngineCore::propose(const Step& step, DeviceStep& device_step) {
     if (max_tokens == 0) continue;
     ProposalCall call = proposal_call(request, max_tokens);
     call.step_requests = static_cast<int>(step.rows.size());
+    call.only_found = lengths_ && lengths_->only_looks_up(call.step_requests);
     if (lengths_) call.max_drafts = std::min(max_tokens, request.draft_length.length);
     if (forced_) forced_->propose(call, proposal);
     if (proposal.size() == 0 && options_.proposer != nullptr) options_.proposer->propose(call, proposal);
@@ -82,6 +83,7 @@ bool EngineCore::anyone_guesses() {
     if (!request->answered && !request->output_ids.empty()) planned_.push_back(&request->draft_length);
   }
   lengths_->wake(planned_);
+  if (lengths_->only_looks_up(static_cast<int>(planned_.size()))) return true;
   return std::any_of(requests_.begin(), requests_.end(),
                      [](const auto& entry) { return !entry.second->answered && !entry.second->draft_length.asleep; });
 }

@@ -160,6 +160,8 @@ void AdaptiveLength::plan(std::span<LengthState* const> states, int requests, in
   ++costs.since_scout;
   judge(costs);
   for (LengthState* state : states) state->length = 0;
+  rests_ = only_looks_up(requests);
+  if (rests_) return;
   const bool awake = std::any_of(states.begin(), states.end(), [](const LengthState* state) { return !state->asleep; });
   if (!awake || costs.plain.count < kPlainSteps) return;
   costs.planned = false;
@@ -191,6 +193,9 @@ void AdaptiveLength::plan(std::span<LengthState* const> states, int requests, in
 void AdaptiveLength::measured(const DraftedStep& step) {
   Costs& costs = costs_of(step.requests);
   const double target_us = step.step_us - step.draft_us;
+  if (step.requests == 1 && costs.plain.count >= kPlainStepsKnown) {
+    turns_.measured(step.tokens, step.step_us + step.waited_us, costs.usual_plain.value);
+  }
   if (step.waited_us > 0) costs.wait.add_cautiously(step.waited_us);
   if (step.guesses == 0) {
     costs.plain.add_cautiously(target_us);

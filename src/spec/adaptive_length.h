@@ -21,6 +21,7 @@
 //   did not follow (Drafter).
 // - Proof: where kProofSteps steps with planned guesses gave fewer tokens a second than plain(n) promises, nothing is
 //   planned at this n for kDoubtSteps steps, whatever the means say.
+// - Turns: where earlier text is looked up, a single request's draft model rests while that gives more (LookupTurns).
 // - One step in kEarlyRefreshSteps goes without guesses, to measure plain(n), later one in kRefreshSteps.
 #pragma once
 
@@ -28,6 +29,7 @@
 #include <span>
 
 #include "spec/length_planner.h"
+#include "spec/lookup_turns.h"
 
 namespace warpweave {
 
@@ -45,6 +47,10 @@ class AdaptiveLength : public LengthPlanner {
 
   LengthState begin(int running) override;
   void wake(std::span<LengthState* const> states) override;
+  bool only_looks_up(int requests) const override {
+    return options_.looks_up && requests == 1 && turns_.alone();
+  }
+  bool follows() const override { return !rests_; }
   void plan(std::span<LengthState* const> states, int requests, int most) override;
   void measured(const DraftedStep& step) override;
   void outcome(LengthState& state, int guesses, int accepted) override;
@@ -86,6 +92,8 @@ class AdaptiveLength : public LengthPlanner {
   const AdaptiveOptions options_;
   std::array<Rights, kSurenesses> by_sureness_;  // by how sure the draft model was of the first guess
   std::array<Costs, kCostBuckets> costs_;
+  LookupTurns turns_;   // of single requests
+  bool rests_ = false;  // the draft model, in the step at hand
 };
 
 }  // namespace warpweave

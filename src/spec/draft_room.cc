@@ -28,7 +28,7 @@ void DraftRoom::propose(const ProposalCall& call, Proposal& out) {
     ProposalCall all = call;
     all.max_tokens = most_found;
     lookup_->propose(all, out);
-    out.found = out.size() > 0 && lookup_->expected() >= kLeastFound;
+    out.found = out.size() > 0 && (call.only_found || lookup_->expected() >= kLeastFound);
     if (out.found) return;
     out.clear();
   }

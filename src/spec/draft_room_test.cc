@@ -47,6 +47,18 @@ TEST(DraftRoom, HoldsItWithoutRoomForDrafts) {
   EXPECT_EQ(propose(room, {5, 6, 7, 8, 9}, 5, 0).size(), 0);
 }
 
+// While the draft model rests, what is found need not promise more than its guesses would.
+TEST(DraftRoom, HoldsWhatIsLessLikelyWhereNothingIsDrafted) {
+  DraftRoom room(kChain);
+  const Ids prompt = {1, 2, 3, 1, 2, 4, 1, 2, 5, 1, 2, 6, 1, 2, 7, 1, 2};
+  for (const bool only_found : {false, true}) {
+    Proposal out;
+    room.propose({.input_ids = prompt, .output_ids = {}, .max_tokens = 5, .only_found = only_found}, out);
+    EXPECT_EQ(out.found, only_found);
+    EXPECT_EQ(out.size() > 0, only_found);
+  }
+}
+
 TEST(DraftRoom, FindsLessForRequestsInCompany) {
   DraftRoom room(kChain);
   const Ids prompt = repeated({11, 12, 13, 14, 15, 16, 17}, 6);

@@ -18,6 +18,7 @@ struct AdaptiveOptions {
   int max_length = 1;
   bool whole_batch = false;    // BatchLength's rule
   bool knows_first = false;    // AdaptiveLength: who has not said how sure the first guess is has none (heads)
+  bool looks_up = false;       // AdaptiveLength: what earlier text says may be checked in place of drafts (LookupTurns)
 };
 
 // What is known of one request.
@@ -57,6 +58,11 @@ class LengthPlanner {
   virtual void wake(std::span<LengthState* const> states) { (void)states; }
   // Whether the next step is to have room for guesses, if some request is awake; else steps overlap.
   virtual bool may_guess() const { return true; }
+  // Whether that room is only for what earlier text says, of so many requests that decode: nothing is drafted then.
+  virtual bool only_looks_up(int requests) const {
+    (void)requests;
+    return false;
+  }
   // Whether the draft model is to read what comes of the coming step, of requests that are awake.
   virtual bool follows() const { return true; }
   // Sets the length of each request of the coming step that may guess, `most` at most; the step has `requests` in all.

@@ -23,8 +23,10 @@ struct ProposalCall {
   int max_tokens = 0;                   // at most so many
   int max_drafts = 0;                   // of a draft model; no more than max_tokens
   int step_requests = 1;                // that the step is for
+  bool only_found = false;              // nothing is drafted: whatever was found may do
   uint64_t request = 0;                 // the same in all calls for a request
-  std::string_view cache_salt = {};     // requests of different salts must not show in one another's proposals
+  // Requests of different salts must not show in one another's proposals.
+  std::string_view cache_salt = {};
   std::shared_ptr<const grammar::CompiledGrammar> grammar = {};  // what the output must match; or null
 };
 
