@@ -4,6 +4,8 @@
 
 #include <set>
 
+#include "base/resident_memory.h"
+
 namespace warpweave {
 namespace {
 
@@ -33,6 +35,50 @@ TEST(PagePool, ReusesTheWarmestPage) {
   EXPECT_EQ(pool.alloc(), 1);
   pool.unref(0);
   EXPECT_EQ(pool.alloc(), 0);
+}
+
+// In the order of a stack, however deep, before pages that were never used.
+TEST(PagePool, ReusesFreedPagesLastFirst) {
+  PagePool pool(8, 1);
+  for (int i = 0; i < 4; ++i) pool.alloc();
+  for (const int32_t page : {2, 0, 3}) pool.unref(page);
+  EXPECT_EQ(pool.num_free(), 7);
+  for (const int32_t page : {3, 0, 2, 4, 5, 6, 7, kNoPage}) EXPECT_EQ(pool.alloc(), page);
+  EXPECT_EQ(pool.num_free(), 0);
+}
+
+TEST(PagePool, CountsSparePagesThatNobodyElseHolds) {
+  PagePool pool(4, 1);
+  const int32_t page = pool.alloc();
+  pool.mark_spare(page, true);
+  pool.mark_spare(page, true);
+  EXPECT_EQ(pool.num_spare(), 1);
+  pool.ref(page);
+  EXPECT_EQ(pool.num_spare(), 0);
+  EXPECT_EQ(pool.refs(page), 2);
+  pool.unref(page);
+  EXPECT_EQ(pool.num_spare(), 1);
+  pool.mark_spare(page, false);
+  EXPECT_EQ(pool.num_spare(), 0);
+  pool.mark_spare(page, true);
+  EXPECT_TRUE(pool.unref(page));
+  EXPECT_EQ(pool.num_spare(), 0);
+  EXPECT_EQ(pool.refs(page), 0);
+  EXPECT_EQ(pool.alloc(), page) << "as an ordinary page";
+  EXPECT_EQ(pool.num_spare(), 0);
+  EXPECT_TRUE(pool.spare_count_holds());
+}
+
+// A server's pool has pages for all the memory there is, of which most are never used.
+TEST(PagePool, TakesMemoryForUsedPagesAlone) {
+  constexpr int kPages = 100'000'000;
+  const int64_t before_bytes = resident_memory().anonymous_bytes;
+  PagePool pool(kPages, 1, /*window_pages=*/kPages / 2);
+  for (int i = 0; i < 1000; ++i) {
+    pool.alloc(PagePart::windows);
+    pool.unref(pool.alloc());
+  }
+  EXPECT_LT(resident_memory().anonymous_bytes - before_bytes, kPages / 10);
 }
 
 TEST(PagePool, CountsPagesOfTokens) {
@@ -73,8 +119,8 @@ TEST(PagePoolDeathTest, DoubleFreeIsAProgrammerError) {
   PagePool pool(2, 1);
   const int32_t page = pool.alloc();
   pool.unref(page);
-  EXPECT_DEATH(pool.unref(page), "refs_");
-  EXPECT_DEATH(pool.ref(page), "refs_");
+  EXPECT_DEATH(pool.unref(page), "refs");
+  EXPECT_DEATH(pool.ref(page), "refs");
 }
 
 }  // namespace
