@@ -44,7 +44,10 @@ class TimeSpent {
 }  // namespace
 
 DeviceWorker::DeviceWorker(DeviceParts parts)
-    : parts_(std::move(parts)), sampler_(*parts_.team), thread_([this] { loop(); }) {}
+    : parts_(std::move(parts)),
+      logits_block_rows_(WidestStep::logits_block_rows(logits_head())),
+      sampler_(*parts_.team),
+      thread_([this] { loop(); }) {}
 
 DeviceWorker::~DeviceWorker() {
   {
@@ -53,6 +56,14 @@ DeviceWorker::~DeviceWorker() {
   }
   launched_.notify_one();
   thread_.join();
+}
+
+LogitsHead DeviceWorker::logits_head() const {
+  const PackedLinear& head = parts_.model->head();
+  const auto weights = static_cast<double>(std::max<int64_t>(1, head.in_features() * head.out_features()));
+  return {.vocab_size = parts_.model->config().vocab_size,
+          .weight_bytes = static_cast<double>(head.size_bytes()) / weights,
+          .threads = parts_.team->size()};
 }
 
 void DeviceWorker::launch(DeviceStep* step) {
@@ -246,7 +257,7 @@ void DeviceWorker::take_states(DeviceStep& step) {
 
 // Behind the last row of the block that begins at `first`: a proposal's rows stay together.
 int DeviceWorker::block_end(const DeviceStep& step, int first, int rows) const {
-  const int end = std::min(rows, first + WidestStep::logits_block_rows(parts_.model->config().vocab_size));
+  const int end = std::min(rows, first + logits_block_rows_);
   if (step.proposals.empty() || end == rows) return end;
   for (size_t row = 0; row < step.sample_slots.size(); ++row) {
     const int slot = step.sample_slots[row];

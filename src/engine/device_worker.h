@@ -47,6 +47,8 @@ class DeviceWorker : public DeviceRunner {
   // suffice.
   Result<int64_t> rehearse(const WidestStep& widest);
 
+  LogitsHead logits_head() const;
+
   void launch(DeviceStep* step) override;
   void wait(DeviceStep* step) override;
   bool runs_within_wait() const override { return true; }
@@ -76,6 +78,7 @@ class DeviceWorker : public DeviceRunner {
   void compute_input_logprobs(int first_row, int rows, DeviceStep& step);
 
   DeviceParts parts_;
+  const int logits_block_rows_;
   Sampler sampler_;
   VerifyWalk walk_;
   std::vector<float> states_;          // of a block of rows that are added up

@@ -164,7 +164,7 @@ BatchCache batch_cache_of(const DeviceSetup& setup) {
 Status rehearse_widest(const DeviceSetup& setup, int layers, DeviceWorker& worker) {
   const ServerArgs& args = setup.options.args;
   const ModelConfig& config = setup.bundle.config;
-  WidestStep widest = WidestStep::of(setup.scheduler, batch_cache_of(setup), config.vocab_size);
+  WidestStep widest = WidestStep::of(setup.scheduler, batch_cache_of(setup), worker.logits_head());
   std::unique_ptr<LoraAdapter> blank;
   if (args.wants_lora()) {
     WW_ASSIGN_OR_RETURN(const LoraTargets targets, lora_targets(config));

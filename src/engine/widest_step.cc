@@ -5,12 +5,14 @@
 
 namespace warpweave {
 
-int WidestStep::logits_block_rows(int vocab_size) {
-  const int64_t fitting = kBlockBytes / (int64_t{sizeof(float)} * std::max(1, vocab_size));
-  return static_cast<int>(std::clamp<int64_t>(fitting, kLeastBlockRows, kMostBlockRows));
+int WidestStep::logits_block_rows(const LogitsHead& head) {
+  const int64_t fitting = kBlockBytes / (int64_t{sizeof(float)} * std::max(1, head.vocab_size));
+  const int64_t most = std::clamp<int64_t>(fitting, kLeastBlockRows, kMostBlockRows);
+  const auto bytes = static_cast<int64_t>(std::max(1.0, head.weight_bytes));  // blocks' scales count for nothing
+  return static_cast<int>(std::min(most, kBlockRowsPerThreadAndByte * std::max(2, head.threads) * bytes));
 }
 
-WidestStep WidestStep::of(const SchedulerConfig& config, const BatchCache& cache, int vocab_size) {
+WidestStep WidestStep::of(const SchedulerConfig& config, const BatchCache& cache, const LogitsHead& head) {
   WidestStep out;
   out.cache = cache;
   out.num_pages = config.num_pages;
@@ -19,7 +21,7 @@ WidestStep WidestStep::of(const SchedulerConfig& config, const BatchCache& cache
   int64_t rows = std::min(Scheduler::max_tokens_per_step(config), int64_t{kMostRows});
   if (out.state_slots > 0) rows = std::min(rows, int64_t{out.state_slots} * out.request_rows);
   out.rows = static_cast<int>(rows);
-  out.logits_rows = static_cast<int>(std::min<int64_t>(logits_block_rows(vocab_size), rows));
+  out.logits_rows = static_cast<int>(std::min<int64_t>(logits_block_rows(head), rows));
   return out;
 }
 

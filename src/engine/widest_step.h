@@ -18,9 +18,17 @@
 
 namespace warpweave {
 
+// What logits are made with.
+struct LogitsHead {
+  int vocab_size = 0;
+  double weight_bytes = 4;  // of one weight
+  int threads = 1;
+};
+
 struct WidestStep {
   static constexpr int kMostRows = 2048;
-  static constexpr int kLeastBlockRows = 64, kMostBlockRows = 128;
+  static constexpr int kLeastBlockRows = 64, kMostBlockRows = 128;  // for kBlockBytes
+  static constexpr int kBlockRowsPerThreadAndByte = 16;
   static constexpr int64_t kBlockBytes = int64_t{32} << 20;
 
   int rows = 0;             // of all requests: prompts' and decoding ones, proposals among them
@@ -32,10 +40,11 @@ struct WidestStep {
   const LoraAdapter* adapter = nullptr;  // of all rows; null: none are served
 
   // `config` says pages and slots, too.
-  static WidestStep of(const SchedulerConfig& config, const BatchCache& cache, int vocab_size);
+  static WidestStep of(const SchedulerConfig& config, const BatchCache& cache, const LogitsHead& head);
   // Rows whose logits are made, read and forgotten together: enough for the head's GEMM to take longer than reading its
-  // weights, and not so many that large vocabularies take much memory.
-  static int logits_block_rows(int vocab_size);
+  // weights (more threads multiply faster and read as fast as few), and not so many that large vocabularies take much
+  // memory.
+  static int logits_block_rows(const LogitsHead& head);
 };
 
 // Its arrays, for a forward that writes no K/V and whose results mean nothing.

@@ -290,18 +290,27 @@ TEST(SchedulerPolicy, WaitsOnlyForPrefixesThatAreWorthIt) {
   }
 }
 
-TEST(SchedulerPolicy, TheWidestStepHoldsAChunkAndARowOfEveryRequest) {
+TEST(SchedulerPolicy, TheWidestStepHoldsAChunkOrARowOfEveryRequest) {
   SchedulerConfig config = make_config();
   config.max_running_requests = 3;
   config.max_prefill_tokens = 50;
   config.context_len = 70;
-  const int64_t proposals = Scheduler::max_tokens_per_step(config) - 70 - 3;
+  EXPECT_EQ(Scheduler::max_tokens_per_step(config), 70);
   config.max_prefill_tokens = 90;
-  EXPECT_EQ(Scheduler::max_tokens_per_step(config), 90 + 3 + proposals);
+  EXPECT_EQ(Scheduler::max_tokens_per_step(config), 90);
+  config.enable_mixed_chunk = true;
+  EXPECT_EQ(Scheduler::max_tokens_per_step(config), 90 + 3);
+  config.max_proposals = 5;
   for (const int chunk : {1, 2, 40}) {
     config.chunked_prefill_size = chunk;
-    EXPECT_EQ(Scheduler::max_tokens_per_step(config), chunk + 3 + proposals) << chunk;
+    config.enable_mixed_chunk = false;
+    EXPECT_EQ(Scheduler::max_tokens_per_step(config), std::max(chunk, 3 + 15)) << chunk;
+    config.enable_mixed_chunk = true;
+    EXPECT_EQ(Scheduler::max_tokens_per_step(config), std::max(chunk + 3, 3 + 15)) << chunk;
   }
+  config.max_step_proposals = 7;
+  config.chunked_prefill_size = 1;
+  EXPECT_EQ(Scheduler::max_tokens_per_step(config), 3 + 7);
 }
 
 TEST(NewTokenRatio, ARetractionRaisesItToWhatTheOthersShow) {

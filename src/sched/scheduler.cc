@@ -249,7 +249,8 @@ bool Scheduler::flush_cache() {
 int64_t Scheduler::max_tokens_per_step(const SchedulerConfig& config) {
   const int64_t prefill = config.chunked_prefill_size > 0 ? config.chunked_prefill_size
                                                           : std::max(config.max_prefill_tokens, config.context_len);
-  return prefill + config.max_running_requests + max_step_proposals(config);
+  const int64_t verify = config.max_running_requests + max_step_proposals(config);  // never beside a prefill
+  return std::max(prefill + (config.enable_mixed_chunk ? config.max_running_requests : 0), verify);
 }
 
 SchedulerStats Scheduler::stats() const {

@@ -204,12 +204,13 @@ class World {
 
   void check_size(const Step& step) {
     const SchedulerConfig& config = scenario_.config;
-    int prefill_rows = 0, prefill_tokens = 0;
+    int prefill_rows = 0, prefill_tokens = 0, most_tokens = step.num_tokens;
     for (const StepRow& row : step.rows) {
+      most_tokens += row.max_proposals;
       prefill_rows += row.prefill;
       if (row.prefill) prefill_tokens += row.num_tokens;
     }
-    CHECK_SIM(step.num_tokens <= Scheduler::max_tokens_per_step(config), "step too large");
+    CHECK_SIM(most_tokens <= Scheduler::max_tokens_per_step(config), "step too large");
     CHECK_SIM(config.chunked_prefill_size < 0 || prefill_tokens <= config.chunked_prefill_size,
               "chunk too large");
     CHECK_SIM(prefill_rows <= 1 || prefill_tokens <= config.max_prefill_tokens,
