@@ -128,7 +128,7 @@ class PagePool {
 
  private:
   struct Part {
-    int32_t first_unused;          // it and those behind it were never taken
+    int32_t first_unused;  // it and those behind it were never taken
     int num_free;
     int32_t freed_last = kNoPage;  // each freed page names the one that was freed before it
   };

@@ -23,6 +23,7 @@ class HostTarget {
   static constexpr bool kOneFormat = false;
   static constexpr bool kStackedHeads = false;
   static constexpr bool kSharedAmongExperts = false;
+  static constexpr bool kRopesGrow = true;
   static constexpr bool takes_fp8() { return false; }
 
   HostTarget(const BuildOptions& options, ThreadTeam& team)

@@ -228,7 +228,17 @@ void DecoderModel::place_inputs() {
   }
 }
 
+// Tables have the angles of the positions that were met so far.
+void DecoderModel::reach_positions(const ForwardBatch& batch, ThreadTeam& team) {
+  if (weights_.ropes.empty()) return;
+  const std::span<const int32_t> met =
+      batch.rope_positions.empty() ? batch.positions.first(batch.num_tokens) : batch.rope_positions;
+  const int32_t last = *std::max_element(met.begin(), met.end());
+  for (RopeTable& rope : weights_.ropes) rope.reach(spec_.attention.dual_chunk ? rope.most_positions - 1 : last, team);
+}
+
 Status DecoderModel::start(const ForwardBatch& batch, const LayerCall& call, ThreadTeam& team) {
+  reach_positions(batch, team);
   x_.start(batch.num_tokens, team);
   x_.adapters().start(batch.adapters, batch.q_indptr);
   if (spec_.latent.num_heads > 0) {

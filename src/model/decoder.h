@@ -132,6 +132,7 @@ class DecoderModel {
 
  private:
   const RopeTable* rope_of(const LayerPlan& plan) const;  // null: q and k are not rotated
+  void reach_positions(const ForwardBatch& batch, ThreadTeam& team);
   std::unique_ptr<Mixer> make(const AttentionWeights& weights, const LayerPlan& plan);
   std::unique_ptr<Mixer> make(const LatentWeights& weights, const LayerPlan& plan);
   std::unique_ptr<Mixer> make(const GdnWeights& weights, const LayerPlan& plan);

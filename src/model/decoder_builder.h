@@ -56,7 +56,8 @@ std::vector<std::future<RopeTable>> DecoderBuilder<Target>::rope_tables() const 
       const RopeFrequencies f = rope_frequencies(*rope, config_.rope_head_dim(), config_.max_position_embeddings,
                                                  options_.max_positions);
       const bool interleaved = config_.latent ? config_.latent->rope_interleaved : traits_.rope_interleaved;
-      return RopeTable::make(f.inv_freq, options_.max_positions, interleaved, f.attention_factor);
+      const auto make = Target::kRopesGrow ? RopeTable::make_empty : RopeTable::make;
+      return make(f.inv_freq, options_.max_positions, interleaved, f.attention_factor);
     }));
   }
   return tables;

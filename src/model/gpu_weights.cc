@@ -72,6 +72,7 @@ class GpuTarget {
   static constexpr bool kOneFormat = true;
   static constexpr bool kStackedHeads = true;
   static constexpr bool kSharedAmongExperts = true;
+  static constexpr bool kRopesGrow = false;
   bool takes_fp8() const { return dtype_ != DType::f32 && gpu::keeps_fp8(); }
   int fp8_kept() const { return fp8_kept_; }
   int fp8_widened() const { return fp8_widened_; }

@@ -8,6 +8,7 @@
 //   bool kOneFormat                     all parts of a GEMM end in one format
 //   bool kStackedHeads                  the heads' matrices of latent attention stand in one (Device::LatentHeads)
 //   bool kSharedAmongExperts            shared experts are multiplied with the routed ones (RouterRule::shared)
+//   bool kRopesGrow                     angles are made as positions come (RopeTable::reach)
 //   Result<Vector> vector(view)         a list of floats
 //   Result<Linear> pack(parts, glu, exact)  one GEMM; parts may go away afterwards (LinearPart::stays: when
 //                                       they are released). exact: it multiplies in f32 (a router, which

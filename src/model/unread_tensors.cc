@@ -58,6 +58,7 @@ struct ShapeTarget {
   static constexpr bool kOneFormat = false;
   static constexpr bool kStackedHeads = false;
   static constexpr bool kSharedAmongExperts = false;
+  static constexpr bool kRopesGrow = true;
   static bool takes_fp8() { return false; }
   static bool takes_random(DType) { return true; }
   static bool takes_random_fp8(const RandomFp8&, int64_t, int64_t) { return false; }

@@ -1,5 +1,6 @@
 #include "ops/rope.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cmath>
 
@@ -10,6 +11,7 @@ namespace warpweave {
 namespace {
 
 constexpr int64_t kSerialElements = 16 * 1024;
+constexpr int64_t kPositionsAtOnce = 256;  // half a millisecond of one thread at 64 frequencies
 
 struct HeadPass {
   const ElementwiseKernels* kernels;
@@ -64,21 +66,46 @@ struct HeadPass {
 
 RopeTable RopeTable::make(const std::vector<double>& inv_freq, int64_t positions, bool interleaved,
                           double attention_factor) {
-  RopeTable table;
-  const int64_t half = static_cast<int64_t>(inv_freq.size());
-  table.rotary_dim = static_cast<int>(2 * half);
-  table.interleaved = interleaved;
+  RopeTable table = make_empty(inv_freq, positions, interleaved, attention_factor);
+  table.cos.resize(positions * inv_freq.size());
+  table.sin.resize(positions * inv_freq.size());
   table.positions = positions;
-  table.cos.resize(positions * half);
-  table.sin.resize(positions * half);
-  for (int64_t p = 0; p < positions; ++p) {
+  table.fill(0, positions);
+  return table;
+}
+
+RopeTable RopeTable::make_empty(const std::vector<double>& inv_freq, int64_t most_positions, bool interleaved,
+                                double attention_factor) {
+  RopeTable table;
+  table.rotary_dim = static_cast<int>(2 * inv_freq.size());
+  table.interleaved = interleaved;
+  table.inv_freq = inv_freq;
+  table.attention_factor = attention_factor;
+  table.most_positions = most_positions;
+  table.cos.reserve(most_positions * inv_freq.size());
+  table.sin.reserve(most_positions * inv_freq.size());
+  return table;
+}
+
+void RopeTable::reach(int64_t last, ThreadTeam& team) {
+  if (last < positions) return;
+  assert(last < most_positions);
+  const int64_t first = positions;
+  positions = std::min(most_positions, (last / kPositionsAtOnce + 1) * kPositionsAtOnce);
+  cos.resize(positions * inv_freq.size());
+  sin.resize(positions * inv_freq.size());
+  team.parallel_for(positions - first, 16, [&](int64_t begin, int64_t end) { fill(first + begin, first + end); });
+}
+
+void RopeTable::fill(int64_t begin, int64_t end) {
+  const auto half = static_cast<int64_t>(inv_freq.size());
+  for (int64_t p = begin; p < end; ++p) {
     for (int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(p) * inv_freq[i];
-      table.cos[p * half + i] = static_cast<float>(std::cos(angle) * attention_factor);
-      table.sin[p * half + i] = static_cast<float>(std::sin(angle) * attention_factor);
+      cos[p * half + i] = static_cast<float>(std::cos(angle) * attention_factor);
+      sin[p * half + i] = static_cast<float>(std::sin(angle) * attention_factor);
     }
   }
-  return table;
 }
 
 std::vector<uint8_t> rope_axes(std::span<const int> sections, bool interleaved) {

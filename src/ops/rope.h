@@ -22,11 +22,23 @@ struct RopeTable {
   int64_t positions = 0;
   std::vector<float> cos;
   std::vector<float> sin;
+  // What further positions are made of.
+  std::vector<double> inv_freq;
+  double attention_factor = 1;
+  int64_t most_positions = 0;
 
   // angle(p, i) = p * inv_freq[i]; both tables are multiplied by `attention_factor` (yarn).
   // Angles are computed in f64, rounded once. inv_freq has rotary_dim / 2 entries.
   static RopeTable make(const std::vector<double>& inv_freq, int64_t positions,
                         bool interleaved = false, double attention_factor = 1.0);
+  // The same with no position yet: those take memory that reach() was asked for, of up to `most_positions`.
+  static RopeTable make_empty(const std::vector<double>& inv_freq, int64_t most_positions, bool interleaved,
+                              double attention_factor);
+  // Positions up to `last` at least, and a few more, so that steps of decoding seldom make any. No angle moves.
+  void reach(int64_t last, ThreadTeam& team);
+
+ private:
+  void fill(int64_t begin, int64_t end);
 };
 
 // Which of three positions of a row turns each frequency (M-RoPE, Qwen2-VL 2409.12191): 0 temporal, 1 height, 2 width.

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "base/resident_memory.h"
 #include "ops/rope.h"
 
 namespace warpweave {
@@ -69,6 +70,30 @@ class ThreePositions : public testing::TestWithParam<bool> {
   std::vector<float> rows_ = std::vector<float>(kRows * kHeads * kDim);
   std::vector<int32_t> numbers_, places_ = std::vector<int32_t>(3 * kRows);
 };
+
+// Long contexts are allowed by default and seldom used.
+TEST(RopeTable, GrowsWithThePositionsThatCome) {
+  constexpr int64_t kMost = 10'000'000;
+  ThreadTeam team(2);
+  const int64_t before_bytes = resident_memory().anonymous_bytes;
+  RopeTable table = RopeTable::make_empty(frequencies(), kMost, false, 1.5);
+  EXPECT_EQ(table.positions, 0);
+  table.reach(0, team);
+  const float* const cos = table.cos.data();
+  for (const int64_t last : {5, 3, 700}) {
+    table.reach(last, team);
+    EXPECT_GT(table.positions, last);
+  }
+  EXPECT_LT(resident_memory().anonymous_bytes - before_bytes, kMost);
+  const RopeTable whole = RopeTable::make(frequencies(), table.positions, false, 1.5);
+  EXPECT_EQ(table.cos, whole.cos);
+  EXPECT_EQ(table.sin, whole.sin);
+  EXPECT_EQ(table.cos.data(), cos);
+
+  RopeTable small = RopeTable::make_empty(frequencies(), 7, false, 1.5);
+  small.reach(2, team);
+  EXPECT_EQ(small.positions, 7);
+}
 
 TEST_P(ThreePositions, EqualOnesGiveTheBitsOfOne) {
   const std::vector<int32_t> one(places_.begin(), places_.begin() + kRows);
