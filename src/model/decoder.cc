@@ -30,7 +30,7 @@ DecoderModel::DecoderModel(ModelConfig config, DecoderSpec spec, DecoderWeights 
     : config_(std::move(config)),
       spec_(std::move(spec)),
       weights_(std::move(weights)),
-      attention_workspace_(spec_.attention),
+      attention_workspace_(spec_.attention, wide_rows_),
       latent_workspace_(spec_.latent),
       x_(spec_.hidden_size, spec_.norm) {
   if (spec_.router.num_experts > 0) {
@@ -75,7 +75,7 @@ std::unique_ptr<Mixer> DecoderModel::make(const ShortConvWeights& weights, const
                    weights.in.out_features());
 }
 std::unique_ptr<FeedForward> DecoderModel::make(const DenseWeights& weights) {
-  return std::make_unique<DenseFeedForward>(weights, spec_.activation, glu_workspace_);
+  return std::make_unique<DenseFeedForward>(weights, spec_.activation, wide_rows_);
 }
 std::unique_ptr<FeedForward> DecoderModel::make(const ExpertsWeights& weights) {
   return std::make_unique<ExpertsFeedForward>(weights, spec_.router, *expert_load_);

@@ -153,6 +153,7 @@ class DecoderModel {
   DecoderSpec spec_;
   DecoderWeights weights_;
   std::unique_ptr<ExpertLoad> expert_load_;
+  std::vector<float> wide_rows_;    // of the part that runs: q, k and v, or activations
   // What layers of a kind share.
   AttentionWorkspace attention_workspace_;
   LatentWorkspace latent_workspace_;
@@ -162,7 +163,6 @@ class DecoderModel {
   const GdnLayerWeights* gdn_layer_ = nullptr;  // of the first gated delta net; all are alike
   std::vector<RecurrentMixer*> recurrent_mixers_;  // of layers_
   int64_t recurrent_row_width_ = 0;             // of their rows
-  std::vector<float> glu_workspace_;
   ResidualStream x_;
   std::vector<Layer> layers_;
   std::span<const Layer> running_layers_;       // of layers_: all but in a rehearsal

@@ -16,7 +16,8 @@ namespace warpweave {
 // What a model's attention layers share.
 class AttentionWorkspace {
  public:
-  explicit AttentionWorkspace(const AttentionSpec& spec) : spec_(spec) {
+  // `wide` is free between mixers, grows with the batch and outlives this.
+  AttentionWorkspace(const AttentionSpec& spec, std::vector<float>& wide) : spec_(spec), qkv_(wide) {
     if (spec.dual_chunk) dual_chunk_.emplace(*spec.dual_chunk);
   }
   // Once for each forward, before its first layer.
@@ -31,7 +32,7 @@ class AttentionWorkspace {
   std::optional<DualChunkRope> dual_chunk_;
   std::map<const RopeTable*, RopeTable> angles_;  // of this forward's rows
   std::vector<int32_t> row_numbers_;              // 0, 1, 2, ...
-  std::vector<float> qkv_;          // [rows, q | k | v | gate]
+  std::vector<float>& qkv_;         // [rows, q | k | v | gate]
   std::vector<float> out_;          // [rows, q heads * head_dim]
 };
 

@@ -9,8 +9,8 @@ namespace warpweave {
 
 class DenseFeedForward final : public FeedForward {
  public:
-  // `act` is shared by the layers of a model and grows with the batch; `activation` is for weights without a gate. All
-  // outlive this.
+  // `act` is shared by the parts of a model, one of which runs at a time, and grows with the batch; `activation` is for
+  // weights without a gate. All outlive this.
   DenseFeedForward(const DenseWeights& weights, GluActivation activation, std::vector<float>& act)
       : weights_(weights), activation_(activation), act_(act) {}
   std::string_view name() const override { return "MLP"; }
