@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <cmath>
@@ -7,6 +8,7 @@
 #include <memory>
 
 #include "base/float16.h"
+#include "base/huge_pages.h"
 #include "base/log.h"
 #include "base/testing/temporary_folder.h"
 #include "base/threads.h"
@@ -124,6 +126,17 @@ TEST(TemporaryFolder, IsNobodyElsesAndGoesWithAllThatIsInIt) {
 TEST(Log, EscapesControlCharacters) {
   EXPECT_EQ(log_safe("a\nb\x1b[31m"), "a\\x0ab\\x1b[31m");
   EXPECT_EQ(log_safe("abcdef", 3), "abc...");
+}
+
+TEST(HugePages, MappingsBeginAtOneAndTakeWhatIsAskedFor) {
+  for (const size_t bytes : {size_t{1}, size_t{5000}, kHugePageBytes, 3 * kHugePageBytes + 17}) {
+    std::byte* const begin = map_at_huge_page(bytes);
+    ASSERT_NE(begin, nullptr);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(begin) % kHugePageBytes, 0u);
+    begin[0] = begin[bytes - 1] = std::byte{1};
+    EXPECT_EQ(munmap(begin, bytes), 0);
+  }
+  EXPECT_EQ(map_at_huge_page(size_t{1} << 60), nullptr);
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "base/huge_pages.h"
+
 namespace warpweave {
 namespace {
 
@@ -17,8 +19,14 @@ namespace {
 constexpr size_t kAlignBytes = 64;
 
 // From this size on a layer asks for huge pages. A first write then commits 2 MB of K and of V, which
-// is little of a large layer and would be most of a small one.
+// is little of a large layer and would be most of a small one. Both begin at one, so that few tokens touch no second.
 constexpr size_t kHugeLayerBytes = size_t{64} << 20;
+
+size_t alignment(const KvCacheShape& shape) {
+  if (shape.grouped() || shape.num_layers < 1) return kAlignBytes;
+  const double bytes = static_cast<double>(KvCache::page_bytes(shape)) * shape.num_pages / shape.num_layers;
+  return bytes >= static_cast<double>(kHugeLayerBytes) ? kHugePageBytes : kAlignBytes;
+}
 
 Status check_scales(const KvCacheShape& shape, const KvHeadScales& scales) {
   const size_t wanted = static_cast<size_t>(shape.model_layers()) * shape.num_kv_heads;
@@ -45,7 +53,7 @@ Status check_scales(const KvCacheShape& shape, const KvHeadScales& scales) {
 size_t KvCache::page_bytes(const KvCacheShape& shape) { return KvMemoryMap::page_bytes(shape, kAlignBytes); }
 
 Result<KvCache> KvCache::create(const KvCacheShape& shape, KvHeadScales scales) {
-  WW_ASSIGN_OR_RETURN(KvMemoryMap map, KvMemoryMap::create(shape, kAlignBytes));
+  WW_ASSIGN_OR_RETURN(KvMemoryMap map, KvMemoryMap::create(shape, alignment(shape)));
   if (!kv_format_is_scaled(shape.format)) scales = {};
   WW_RETURN_IF_ERROR(check_scales(shape, scales));
   KvCache cache(std::move(map), std::move(scales));
@@ -54,17 +62,15 @@ Result<KvCache> KvCache::create(const KvCacheShape& shape, KvHeadScales scales) 
 }
 
 Status KvCache::reserve() {
-  void* base = mmap(nullptr, size_bytes(), PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) {
+  base_ = map_at_huge_page(size_bytes(), MAP_NORESERVE);
+  if (base_ == nullptr) {
     return Status::resource_exhausted("cannot reserve " + std::to_string(size_bytes()) +
                                       " bytes for the KV cache (" + std::strerror(errno) +
                                       "); lower --max-total-tokens");
   }
-  base_ = static_cast<std::byte*>(base);
   // Decoding reads pages in random order, one TLB miss per 4 KB without. A kernel that has no huge
   // pages to give refuses, and the cache works as before.
-  if (map_.layer_bytes() >= kHugeLayerBytes) madvise(base, size_bytes(), MADV_HUGEPAGE);
+  if (map_.layer_bytes() >= kHugeLayerBytes) madvise(base_, size_bytes(), MADV_HUGEPAGE);
   return {};
 }
 

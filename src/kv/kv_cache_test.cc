@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 
+#include "base/huge_pages.h"
 #include "base/resident_memory.h"
 #include "kv/kv_codec.h"
 
@@ -196,6 +197,21 @@ TEST(KvCache, CommitsMemoryOnlyWhenWritten) {
   ASSERT_TRUE(cache.ok()) << cache.status().message();
   EXPECT_GE(cache->size_bytes(), size_t{4} << 30);
   EXPECT_LT(resident_bytes(), before + (64 << 20));
+}
+
+// So that few tokens touch one huge page of each.
+TEST(KvCache, KAndVOfLargeLayersBeginAtHugePages) {
+  KvCacheShape shape = small_shape();
+  const auto offset = [](const KvPoolView& view) { return reinterpret_cast<uintptr_t>(view.data) % kHugePageBytes; };
+  for (const bool large : {true, false}) {
+    shape.num_pages = large ? 50'000 : 1'000;
+    auto cache = KvCache::create(shape);
+    ASSERT_TRUE(cache.ok());
+    for (int layer = 0; layer < shape.num_layers; ++layer) {
+      EXPECT_EQ(offset(cache->k(layer)) == 0 && offset(cache->v(layer)) == 0, large) << layer;
+    }
+    EXPECT_LT(cache->size_bytes(), KvCache::page_bytes(shape) * shape.num_pages + 6 * kHugePageBytes);
+  }
 }
 
 TEST(KvCache, MovesWithoutFreeing) {

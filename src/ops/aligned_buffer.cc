@@ -2,10 +2,10 @@
 
 #include <sys/mman.h>
 
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
+#include "base/huge_pages.h"
 #include "ops/shared_huge_pages.h"
 
 namespace warpweave {
@@ -14,19 +14,11 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr size_t kShared = 1;  // as mapped_bytes_: of SharedHugePages
 
-// A mapping that begins at a huge page, or null.
+// Or null.
 std::byte* map_huge_pages(size_t bytes) {
-  // Map one huge page more than needed, then give back what lies outside the aligned range.
-  const size_t mapped = bytes + kHugePageBytes;
-  void* memory = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return nullptr;
-  char* const begin = static_cast<char*>(memory);
-  const size_t skip =
-      (kHugePageBytes - reinterpret_cast<uintptr_t>(begin) % kHugePageBytes) % kHugePageBytes;
-  if (skip > 0) munmap(begin, skip);
-  if (mapped > skip + bytes) munmap(begin + skip + bytes, mapped - skip - bytes);
-  madvise(begin + skip, bytes, MADV_HUGEPAGE);
-  return reinterpret_cast<std::byte*>(begin + skip);
+  std::byte* const begin = map_at_huge_page(bytes);
+  if (begin != nullptr) madvise(begin, bytes, MADV_HUGEPAGE);
+  return begin;
 }
 
 SharedHugePages& shared_pages() {

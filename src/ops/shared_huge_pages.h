@@ -12,8 +12,6 @@
 
 namespace warpweave {
 
-inline constexpr size_t kHugePageBytes = size_t{2} << 20;
-
 class SharedHugePages {
  public:
 #if defined(__SANITIZE_ADDRESS__)
