@@ -153,19 +153,19 @@ class DecoderModel {
   DecoderSpec spec_;
   DecoderWeights weights_;
   std::unique_ptr<ExpertLoad> expert_load_;
-  std::vector<float> wide_rows_;    // of the part that runs: q, k and v, or activations
+  std::vector<float> wide_rows_;  // of the part that runs: q, k and v, or activations
   // What layers of a kind share.
   AttentionWorkspace attention_workspace_;
   LatentWorkspace latent_workspace_;
   RecurrentRows recurrent_rows_;
   GdnWorkspace gdn_workspace_{recurrent_rows_};
   ShortConvWorkspace short_conv_workspace_{recurrent_rows_};
-  const GdnLayerWeights* gdn_layer_ = nullptr;  // of the first gated delta net; all are alike
+  const GdnLayerWeights* gdn_layer_ = nullptr;     // of the first gated delta net; all are alike
   std::vector<RecurrentMixer*> recurrent_mixers_;  // of layers_
-  int64_t recurrent_row_width_ = 0;             // of their rows
+  int64_t recurrent_row_width_ = 0;                // of their rows
   ResidualStream x_;
   std::vector<Layer> layers_;
-  std::span<const Layer> running_layers_;       // of layers_: all but in a rehearsal
+  std::span<const Layer> running_layers_;  // of layers_: all but in a rehearsal
 
   std::span<const InputRows> inputs_;
   const float* embeddings_ = nullptr;

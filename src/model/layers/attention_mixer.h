@@ -32,8 +32,8 @@ class AttentionWorkspace {
   std::optional<DualChunkRope> dual_chunk_;
   std::map<const RopeTable*, RopeTable> angles_;  // of this forward's rows
   std::vector<int32_t> row_numbers_;              // 0, 1, 2, ...
-  std::vector<float>& qkv_;         // [rows, q | k | v | gate]
-  std::vector<float> out_;          // [rows, q heads * head_dim]
+  std::vector<float>& qkv_;                       // [rows, q | k | v | gate]
+  std::vector<float> out_;                        // [rows, q heads * head_dim]
 };
 
 class AttentionMixer final : public Mixer {
