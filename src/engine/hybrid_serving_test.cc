@@ -410,6 +410,13 @@ TEST(StateSlots, RunningRequestsAreLoweredToTheMemory) {
   ASSERT_TRUE(size_state_slots(args, config, 2 * 10.5 * slot, scheduler).ok());
   EXPECT_EQ(scheduler.max_running_requests, 10);
   EXPECT_EQ(size_state_slots(args, config, slot, scheduler).field(), "--mamba-full-memory-ratio");
+  // As many as are asked for, where the KV pool gets the rest.
+  args.max_mamba_cache_size = 10;
+  EXPECT_TRUE(size_state_slots(args, config, 10.5 * slot, scheduler).ok());
+  args.max_mamba_cache_size = 11;
+  EXPECT_EQ(size_state_slots(args, config, 10.5 * slot, scheduler).field(), "--max-mamba-cache-size");
+  args.max_total_tokens = 1;
+  EXPECT_TRUE(size_state_slots(args, config, 10.5 * slot, scheduler).ok());
 }
 
 }  // namespace
