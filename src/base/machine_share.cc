@@ -1,8 +1,10 @@
 #include "base/machine_share.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <fstream>
-#include <limits>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +17,8 @@ namespace fs = std::filesystem;
 constexpr int64_t kAssumedBytes = int64_t{4} << 30;
 // Version 1 writes the largest number of whole pages for "no limit".
 constexpr int64_t kNoLimitBytes = int64_t{1} << 60;
+// What heaps and the stacks of threads to come set aside of the address space, without taking memory for it.
+constexpr int64_t kHeapAddressBytes = int64_t{128} << 20;
 
 std::optional<int64_t> read_number(const fs::path& file) {
   int64_t value = 0;
@@ -110,6 +114,29 @@ CgroupLimits cgroup_limits(const fs::path& root) {
   return out;
 }
 
+std::optional<int64_t> process_limit_bytes(const fs::path& root) {
+  int64_t pages[6] = {};  // of the whole address space, resident, of files, code, libraries, data and stack
+  std::ifstream used(root / "proc/self/statm");
+  for (int64_t& count : pages) used >> count;
+  std::optional<int64_t> out;
+  std::ifstream in(root / "proc/self/limits");
+  for (std::string line; std::getline(in, line);) {
+    struct Limit {
+      std::string_view name;
+      int64_t used_pages, kept_bytes;
+    };
+    for (const Limit& limit :
+         {Limit{"Max address space ", pages[0], kHeapAddressBytes}, Limit{"Max data size ", pages[5], 0}}) {
+      int64_t most = 0;  // "unlimited": none
+      if (!line.starts_with(limit.name) || !(std::istringstream(line.substr(limit.name.size())) >> most)) continue;
+      const int64_t used = limit.used_pages * sysconf(_SC_PAGESIZE) + limit.kept_bytes;
+      const int64_t left = std::clamp<int64_t>(most - used, 0, most);
+      out = std::min(out.value_or(left), left);
+    }
+  }
+  return out;
+}
+
 int64_t available_memory_bytes(const fs::path& root) {
   std::ifstream info(root / "proc/meminfo");
   std::string key, unit;
@@ -118,7 +145,10 @@ int64_t available_memory_bytes(const fs::path& root) {
     std::getline(info, unit);
     if (key == "MemAvailable:") available = kilobytes * 1024;
   }
-  return std::min(available, cgroup_limits(root).memory_bytes.value_or(std::numeric_limits<int64_t>::max()));
+  for (const std::optional<int64_t> left : {cgroup_limits(root).memory_bytes, process_limit_bytes(root)}) {
+    available = std::min(available, left.value_or(available));
+  }
+  return available;
 }
 
 }  // namespace warpweave

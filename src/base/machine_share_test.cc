@@ -2,6 +2,7 @@
 #include "base/machine_share.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -69,6 +70,27 @@ TEST_F(MachineShare, TheFirstVersionAndPathsOfTheHostAreUnderstood) {
   write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712");
   write("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n");
   EXPECT_FALSE(limits().memory_bytes || limits().cpus);
+}
+
+TEST_F(MachineShare, TheProcesssOwnLimitsCountToo) {
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  const auto limits_are = [&](const std::string& data, const std::string& address_space) {
+    write("proc/self/limits", "Limit                     Soft Limit           Hard Limit           Units     \n"
+                              "Max cpu time              1                    unlimited            seconds   \n"
+                              "Max data size             " + data + "            unlimited            bytes     \n"
+                              "Max address space         " + address_space + "            unlimited            bytes     \n");
+  };
+  write("proc/meminfo", "MemAvailable: 67108864 kB\n");
+  write("proc/self/statm", std::to_string(kGiB / page) + " 5 4 3 0 " + std::to_string(kGiB / 4 / page) + " 0\n");
+  limits_are("unlimited", "unlimited");
+  EXPECT_FALSE(process_limit_bytes(folder_.path()));
+  EXPECT_EQ(available_memory_bytes(folder_.path()), 64 * kGiB);
+  limits_are("unlimited", std::to_string(4 * kGiB));
+  EXPECT_EQ(available_memory_bytes(folder_.path()), 3 * kGiB - kGiB / 8) << "heaps and stacks need some of it";
+  limits_are(std::to_string(kGiB), std::to_string(4 * kGiB));
+  EXPECT_EQ(available_memory_bytes(folder_.path()), kGiB * 3 / 4);
+  limits_are(std::to_string(100), std::to_string(4 * kGiB));
+  EXPECT_EQ(available_memory_bytes(folder_.path()), 0) << "already above";
 }
 
 TEST_F(MachineShare, AGroupThatUsesMoreThanItsLimitHasNothingLeft) {

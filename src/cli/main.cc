@@ -1,5 +1,6 @@
 #include <cstdio>
 #include <exception>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,9 @@ int main(int argc, char** argv) {
   std::setvbuf(stdout, nullptr, _IOLBF, 1 << 16);
   try {
     return warpweave::dispatch({argv + 1, argv + argc});
+  } catch (const std::bad_alloc&) {
+    std::fputs("error: there is not enough memory; use a smaller model or --max-total-tokens\n", stderr);
+    return warpweave::kExitFailed;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "error: %s\n", e.what());
     return warpweave::kExitFailed;
