@@ -1,5 +1,5 @@
-// What of the machine this process may use: a container's limits (control groups, versions 1 and 2) and the process's own
-// (ulimit) beside what is there. Thread-safe; read anew at each call.
+// What of the machine this process may use: a container's limits (control groups, versions 1 and 2) and the process's
+// own (ulimit) beside what is there. Thread-safe; read anew at each call.
 #pragma once
 
 #include <cstdint>

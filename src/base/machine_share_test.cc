@@ -75,10 +75,11 @@ TEST_F(MachineShare, TheFirstVersionAndPathsOfTheHostAreUnderstood) {
 TEST_F(MachineShare, TheProcesssOwnLimitsCountToo) {
   const int64_t page = sysconf(_SC_PAGESIZE);
   const auto limits_are = [&](const std::string& data, const std::string& address_space) {
-    write("proc/self/limits", "Limit                     Soft Limit           Hard Limit           Units     \n"
-                              "Max cpu time              1                    unlimited            seconds   \n"
-                              "Max data size             " + data + "            unlimited            bytes     \n"
-                              "Max address space         " + address_space + "            unlimited            bytes     \n");
+    std::string text = "Limit                     Soft Limit           Hard Limit           Units     \n";
+    text += "Max cpu time              1                    unlimited            seconds   \n";
+    text += "Max data size             " + data + "            unlimited            bytes     \n";
+    text += "Max address space         " + address_space + "            unlimited            bytes     \n";
+    write("proc/self/limits", text);
   };
   write("proc/meminfo", "MemAvailable: 67108864 kB\n");
   write("proc/self/statm", std::to_string(kGiB / page) + " 5 4 3 0 " + std::to_string(kGiB / 4 / page) + " 0\n");

@@ -73,8 +73,8 @@ Status size_state_slots(const ServerArgs& args, const ModelConfig& config, doubl
   const double state_bytes = static_cast<double>(slots) * slot_bytes;
   if (args.max_mamba_cache_size && !args.max_total_tokens && state_bytes >= pool_bytes) {
     return Status::invalid_argument(
-        fmt::format("--max-mamba-cache-size {}: so many states take {:.1f} GB, and {:.1f} GB are there for them and the KV "
-                    "pool; lower it, or raise --mem-fraction-static",
+        fmt::format("--max-mamba-cache-size {}: so many states take {:.1f} GB, and {:.1f} GB are there for them and "
+                    "the KV pool; lower it, or raise --mem-fraction-static",
                     *args.max_mamba_cache_size, state_bytes / 1e9, std::max(0.0, pool_bytes) / 1e9),
         "--max-mamba-cache-size");
   }
