@@ -16,10 +16,14 @@ namespace warpweave::linear {
 // How lanes share rows (of more than 192 channels twice as many) and blocks a multiprocessor. Sums add up in one order, whatever the
 // form is: a request gets the same bits in any batch.
 struct DecodeFew {  // and any number of requests whose states have 16 bits, or whose k_dim is not kDim
-  static constexpr int kLanes = 8, kBlocks = 2;
+  static constexpr int kLanes = 8, kThreads = 256, kBlocks = 2;
 };
 struct DecodeMany {
-  static constexpr int kLanes = 16, kBlocks = 3;
+  static constexpr int kLanes = 16, kThreads = 256, kBlocks = 3;
+};
+template <int kBlocks_>
+struct DecodeSmall {  // many heads of few bytes: more of them at once, since a block waits at the beginning of each
+  static constexpr int kLanes = 16, kThreads = 128, kBlocks = kBlocks_;
 };
 
 template <class State_, int kDim_, bool kWhole_, bool kKda_, class Form_>
@@ -27,14 +31,14 @@ struct DecodeConfig {
   using State = State_;
   static constexpr int kDim = kDim_;
   static constexpr bool kWhole = kWhole_, kKda = kKda_;
-  static constexpr int kThreads = 256, kBlocks = Form_::kBlocks;  // of a multiprocessor
+  static constexpr int kThreads = Form_::kThreads, kBlocks = Form_::kBlocks;  // of a multiprocessor
   static constexpr int kTimes = kDim > 192 ? 2 : 1;
   static constexpr int kFewLanes = DecodeFew::kLanes * kTimes, kLanes = Form_::kLanes * kTimes;  // of a row
   static constexpr int kRows = kThreads / kLanes;                  // of a step
   static constexpr int kPieces = kDim / kLanes / State::kElements;  // of a row, of one lane, 16 bytes each
   static constexpr int kValues = kDim / kLanes;
   static constexpr int kStageBytes = kThreads * kPieces * 16;
-  static constexpr int kStages = kStageBytes > 16 * 1024 ? 3 : 48 * 1024 / kStageBytes;  // steps whose state is there or on its way
+  static constexpr int kStages = kStageBytes > 16 * 1024 ? 3 : 192 * kThreads / kStageBytes;  // steps whose state is there or on its way
   static constexpr int kLoads = (2 * kDim + kThreads - 1) / kThreads;  // of k and q, of a thread
   static constexpr bool kKeeps = kDim <= 128;  // q and decays in registers, else each step reads them from shared memory
 };

@@ -143,7 +143,7 @@ TEST_P(LinearGpu, SameBitsAgain) {
   }
 }
 
-// 64 requests are of one form of the kernel, and the first of them alone of the other.
+// 64 requests are of one form of the kernel, and the first of them alone of another.
 TEST_P(LinearGpu, DecodeGivesARequestTheSameBitsInAnyBatch) {
   constexpr int kSteps = 3;
   const auto kernel = make_cuda_linear_kernel(GetParam());
@@ -165,6 +165,7 @@ TEST_P(LinearGpu, DecodeGivesARequestTheSameBitsInAnyBatch) {
   };
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
     for (const int k_dim : {64, 96, 128, 192, 256}) same_bits({kind, 16, 16, k_dim, 128});
+    for (const int k_dim : {64, 128}) same_bits({kind, 16, 16, k_dim, 64});
   }
 }
 
