@@ -292,18 +292,7 @@ class ChunkScan {
       Mma::template by_rows<false>(ks, state_, k);
       Mma::template by_rows<false>(qs, state_, q);
     } else {
-#pragma unroll
-      for (int block = 0; block < C::kDim / 64; ++block) {
-        u32 state[4][4];
-        round_state(state, 4 * block);
-        if (block == 0) {
-          Mma::template by_rows<false>(ks, state, k);
-          Mma::template by_rows<false>(qs, state, q);
-        } else {
-          Mma::template by_rows<true>(ks, state, k + block * kBlockBytes);
-          Mma::template by_rows<true>(qs, state, q + block * kBlockBytes);
-        }
-      }
+      multiply_state_in_blocks(ks, qs, k, q);
     }
   }
   // The same in turn.
