@@ -316,6 +316,9 @@ class Sm90ShortConsumer {
                 head = unit.kv_head * p_.group + row - query * p_.group;
       const bool has = row_of(i) < unit.rows;
       if (!segment.whole()) {
+        const int exponent = divide_row(i);
+        top += static_cast<float>(exponent);
+        sum *= power_of_two(-exponent);
         const int64_t at = static_cast<int64_t>(segment.slot(blockIdx.x)) * C::kTileRows + row_of(i);
         if (threadIdx.x % 4 == 0) {
           __stcg(reinterpret_cast<float2*>(work_.partial_max_sum) + at, make_float2(top, empty ? 0.0f : sum));
@@ -341,6 +344,31 @@ class Sm90ShortConsumer {
     ShortMerge<C>(p_, work_, group_).arrive(first);
   }
 
+  static WW_DEVICE float power_of_two(int exponent) {
+    return __uint_as_float(static_cast<ptx::u32>(127 + exponent) << 23);
+  }
+  // Divides O of a row by the power of two that its largest number is of; its exponent.
+  WW_DEVICE int divide_row(int row) {
+    // So that the sum stays a number, of a row of zeros, too.
+    constexpr int kLeastExponent = -60, kMostExponent = 100;
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < kOut / 4; ++i) {
+      largest = fmaxf(largest, fmaxf(fabsf(out_[i * 4 + row * 2]), fabsf(out_[i * 4 + row * 2 + 1])));
+    }
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+    const int bits = static_cast<int>(__float_as_uint(largest) >> 23) - 127;
+    const int exponent = min(max(bits, kLeastExponent), kMostExponent);
+    const float factor = power_of_two(-exponent);
+#pragma unroll
+    for (int i = 0; i < kOut / 4; ++i) {
+      out_[i * 4 + row * 2] *= factor;
+      out_[i * 4 + row * 2 + 1] *= factor;
+    }
+    return exponent;
+  }
+
   WW_DEVICE void write(const SplitSegment& segment, const ShortUnit<C>& unit, const float (&scale)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -355,10 +383,11 @@ class Sm90ShortConsumer {
   WW_DEVICE void write_piece(const SplitSegment& segment, const ShortUnit<C>& unit) const {
     const int row_block = group_ * 4 + thread() / 32;
     if (row_block * 16 >= unit.rows) return;
-    float4* piece = split_piece<C::kDim>(work_, segment.slot(blockIdx.x), row_block, 0) + threadIdx.x % 32;
+    uint2* piece = short_piece<C>(work_, segment.slot(blockIdx.x), row_block, 0) + threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < kOut / 4; ++i) {
-      __stcg(piece + i * 32, make_float4(out_[i * 4], out_[i * 4 + 1], out_[i * 4 + 2], out_[i * 4 + 3]));
+      __stcg(piece + i * 32, make_uint2(ptx::F16::pack(out_[i * 4], out_[i * 4 + 1]),
+                                        ptx::F16::pack(out_[i * 4 + 2], out_[i * 4 + 3])));
     }
   }
 

@@ -3,6 +3,8 @@
 // depends on the cuts alone.
 #pragma once
 
+#include <cuda_fp16.h>
+
 #include "attention/backends/fa3/kernels/sm90_short_shared.cuh"
 
 namespace warpweave::cuda {
@@ -88,7 +90,7 @@ class ShortMerge {
   WW_DEVICE void add_pieces(const Cut& cut, const Place& place, int first, int count, Sums& sums) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     float2 max_sum[kAhead][2];
-    float4 piece[kAhead][kColumnTiles];
+    uint2 piece[kAhead][kColumnTiles];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const int i = min(first + k, first + count - 1), worker = cut.first_worker + i * work_.lockstep;
@@ -101,7 +103,7 @@ class ShortMerge {
       }
 #pragma unroll
       for (int tile = 0; tile < kColumnTiles; ++tile) {
-        piece[k][tile] = __ldcg(split_piece<C::kDim>(work_, slot, place.row_block, place.column_tile + tile) + lane);
+        piece[k][tile] = __ldcg(short_piece<C>(work_, slot, place.row_block, place.column_tile + tile) + lane);
       }
     }
     float factor[kAhead][2];
@@ -132,10 +134,14 @@ class ShortMerge {
     if (row == 0) x.x *= by, x.y *= by;
     else x.z *= by, x.w *= by;
   }
+  static WW_DEVICE float2 pair_of(const ptx::u32& halves) {
+    return __half22float2(reinterpret_cast<const __half2&>(halves));
+  }
   // What a piece without a visible key has means nothing.
-  static WW_DEVICE void add(const float4& x, const float (&factor)[2], float4& sum) {
-    if (factor[0] != 0) sum.x = __fmaf_rn(x.x, factor[0], sum.x), sum.y = __fmaf_rn(x.y, factor[0], sum.y);
-    if (factor[1] != 0) sum.z = __fmaf_rn(x.z, factor[1], sum.z), sum.w = __fmaf_rn(x.w, factor[1], sum.w);
+  static WW_DEVICE void add(const uint2& x, const float (&factor)[2], float4& sum) {
+    const float2 low = pair_of(x.x), high = pair_of(x.y);
+    if (factor[0] != 0) sum.x = __fmaf_rn(low.x, factor[0], sum.x), sum.y = __fmaf_rn(low.y, factor[0], sum.y);
+    if (factor[1] != 0) sum.z = __fmaf_rn(high.x, factor[1], sum.z), sum.w = __fmaf_rn(high.y, factor[1], sum.w);
   }
 
   // A row of the unit, and which of the sums' two it is.

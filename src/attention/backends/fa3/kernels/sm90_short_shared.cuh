@@ -103,6 +103,15 @@ struct Sm90ShortRing {
   }
 };
 
+// A cut unit's piece stands as split_work.h has it, but in halves: each row is divided by the power of two that its
+// largest number is of, and so is its sum; its maximum is that much larger. Halves are 8 times closer than what the
+// output is rounded to.
+template <class C>
+WW_DEVICE uint2* short_piece(const SplitWork& work, int slot, int row_block, int column_block) {
+  return reinterpret_cast<uint2*>(work.partial_out) +
+         (static_cast<int64_t>(slot) * (C::kTileRows / 16) + row_block) * (C::kDim / 8 * 32) + column_block * 32;
+}
+
 // A unit is so many rows (query token, q head of the group) of one kv head; the row tiles of a kv head are neighbours.
 template <class C>
 struct ShortUnit {
