@@ -84,9 +84,14 @@ Widest find_widest(const GpuDecoderWeights& weights, GpuResidual::Limits& residu
 
 Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   const int64_t tokens = round_up_rows(limits.max_tokens), kept_rows = round_up_rows(limits.max_logits_rows);
-  GpuResidual::Limits residual = {.tokens = tokens, .kept_rows = kept_rows, .widest_gemm = spec_.hidden_size,
-                                  .exact_copies = config_.num_experts > 0, .whole_rows = !weights_.fc.empty(),
-                                  .adapters = limits.adapters, .max_adapters = limits.max_adapters};
+  GpuResidual::Limits residual;
+  residual.tokens = tokens;
+  residual.kept_rows = kept_rows;
+  residual.widest_gemm = spec_.hidden_size;
+  residual.exact_copies = config_.num_experts > 0;
+  residual.draft_head = !weights_.fc.empty();
+  residual.adapters = limits.adapters;
+  residual.max_adapters = limits.max_adapters;
   for (const LayerPlan& layer : spec_.layers) residual.parallel |= layer.parallel;
   const Widest widest = find_widest(weights_, residual);
   const int64_t fp8_depth = std::max(limits.fp8_depth, widest.fp8_depth);

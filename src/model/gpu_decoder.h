@@ -107,6 +107,12 @@ class GpuDecoder {
   // those behind the logits afterwards, [logits_rows, hidden] in the order of batch.logits_rows.
   float* first_rows() { return x_.first_rows(); }
   float* last_rows() { return x_.data(); }
+  // What is still to be added to last_rows().
+  const gpu::PartialSums& last_sums() const { return x_.outstanding(); }
+  // Has the next forward(), from_rows, begin with `rows` rows of fc's of `inputs`.
+  Status begin_with_fc(const void* inputs, int64_t rows, gpu::Stream stream) {
+    return x_.begin(weights_.fc, inputs, rows, stream);
+  }
   // Those through the final norm, of dtype(); valid until the next forward.
   const void* normed_last_rows() {
     x_.normed(weights_.final_norm, {});

@@ -200,9 +200,7 @@ Status GpuDraftModel::make_head_rows(int64_t rows, const Arrays& arrays) {
 
 Status GpuDraftModel::multiply_fc(int64_t rows) {
   const int64_t gemm_rows = rows < kGemmRows ? rows : round_up_rows(rows);  // few shapes, for each costs a search
-  return parts_.model->gemm().run({.linear = &parts_.model->weights().fc, .x = inputs_.as<void>(), .rows = gemm_rows,
-                                   .y = parts_.model->first_rows(), .y_dtype = DType::f32,
-                                   .y_stride = parts_.model->config().hidden_size}, stream_);
+  return parts_.model->begin_with_fc(inputs_.as<void>(), gemm_rows, stream_);
 }
 
 // Keeps the rows that the next pass goes on from; what logits are made of.
@@ -216,7 +214,11 @@ const void* GpuDraftModel::keep_rows(int64_t wanted, const Arrays& arrays) {
                             .kept = kept_.as<void>(),
                             .keep = arrays.keep};
   const void* read = last_rows_.as<void>();
-  if (parts_.kind != DraftHeadKind::eagle) read = parts_.model->normed_last_rows();
+  if (parts_.kind == DraftHeadKind::eagle) {
+    call.partials = parts_.model->last_sums();
+  } else {
+    read = parts_.model->normed_last_rows();
+  }
   if (parts_.kind == DraftHeadKind::nextn) {  // EAGLE3 goes on from its rows as they are before their norm
     call.x = read;
     call.x_dtype = dtype;

@@ -424,6 +424,36 @@ TEST(DraftModels, InEightBitsOrWithAWindowChangeNoText) {
   }
 }
 
+// GEMMs of more rows are other kernels, and leave partial sums.
+TEST(DraftModels, GuessForManyRequestsNearlyAsForOne) {
+  if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
+  ServerArgs args = small_args(16);
+  set_algorithm("EAGLE", 1, args);
+  args.speculative_num_steps = 3;
+  args.dtype = "bfloat16";
+  std::vector<GenerateRequest> asked;
+  for (const Ids& prompt : golden_prompts()) {
+    for (size_t left_out = 0; left_out < 7; ++left_out) {
+      GenerateRequest& request = asked.emplace_back();
+      request.rid = std::to_string(asked.size());
+      request.input_ids.assign(prompt.begin() + left_out, prompt.end());
+      request.sampling.temperature = 0;
+      request.sampling.max_new_tokens = 40;
+      request.sampling.ignore_eos = true;
+    }
+  }
+  const auto tokens_a_step = [&](int at_once) {
+    args.max_running_requests = at_once;
+    ServedModel served = serve(args);
+    for (const Answer& answer : ask(served, asked)) EXPECT_EQ(answer.ids.size(), 40u);
+    return served.engine->stats().speculation->accept_length();
+  };
+  ASSERT_GE(asked.size(), 24u);
+  const double of_one = tokens_a_step(1);
+  EXPECT_GT(of_one, 1.8);
+  EXPECT_GT(tokens_a_step(static_cast<int>(asked.size())), 1 + 0.75 * (of_one - 1));
+}
+
 // Lossy by choice: of texts that are drawn more guesses are kept, chains and trees; greedy ones stay what they are.
 TEST(AcceptThresholds, KeepMoreGuessesOfDrawnTextsAndNoOtherOfGreedyOnes) {
   if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;

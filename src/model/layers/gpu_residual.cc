@@ -1,6 +1,7 @@
 #include "model/layers/gpu_residual.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ops/cuda/any_width.h"
 #include "ops/cuda/norms.h"
@@ -20,11 +21,12 @@ constexpr int64_t kPrefetchedRows = 128;
 void GpuResidual::reserve(const Limits& limits, GpuWorkspace& workspace) {
   const int64_t size = limits.tokens * hidden_size_;
   fp8_blocks_ = limits.fp8_blocks;
-  workspace.get(x_[0], size, sizeof(float));
+  draft_head_ = limits.draft_head;
+  const int64_t begun_rows = draft_head_ ? gpu::kMostPartialRows * gpu::kMostPartials : 0;
+  workspace.get(x_[0], std::max(limits.tokens, begun_rows) * hidden_size_, sizeof(float));
   workspace.get(x_[1], limits.kept_rows * hidden_size_, sizeof(float));
   workspace.get(h_, size, dtype_info(dtype_).block_bytes);
   workspace.get(partials_, gpu::kMostPartialRows * gpu::kMostPartials * limits.widest_gemm, sizeof(float));
-  whole_rows_ = limits.whole_rows;
   parallel_ = limits.parallel;
   if (parallel_) {
     workspace.get(held_[0], size, sizeof(float));
@@ -47,10 +49,26 @@ void GpuResidual::start(const ForwardBatch& batch) {
   stream_ = batch.device.stream;
   decoding_ = batch.mode == ForwardMode::decode;
   current_ = 0;
-  pending_ = {};
+  pending_ = std::exchange(begun_, {});
   experts_ = {};
   forked_ = false;
   lora_tiles_ = adapters_ != nullptr ? batch.device.lora_tiles : LoraTileArray{};
+}
+
+// The rows are the first of the GEMM's partial sums; the others stand behind it.
+Status GpuResidual::begin(const gpu::GpuLinear& linear, const void* input, int64_t rows, gpu::Stream stream) {
+  gpu::GemmCall call;
+  call.linear = &linear;
+  call.x = input;
+  call.rows = rows;
+  call.y = x_[0];
+  call.y_dtype = DType::f32;
+  call.y_stride = hidden_size_;
+  const int splits = norms_add_sums() ? gemm_.partial_splits(call) : 0;
+  begun_ = {};
+  if (splits > 0) call.partials = x_[0];
+  if (splits > 1) begun_ = {x_[0] + rows * hidden_size_, splits - 1, rows * hidden_size_};
+  return gemm_.run(call, stream);
 }
 
 void GpuResidual::fork() {
@@ -83,9 +101,12 @@ gpu::WeightPrefetch GpuResidual::ahead(const gpu::GpuLinear& next) const {
 void GpuResidual::add_experts(const gpu::ExpertSums& sums) {
   settle_experts();
   experts_ = sums;
-  if (parallel_ || whole_rows_ || norm_.layer_norm || hidden_size_ > gpu::kNormPartialCols ||
-      hidden_size_ % gpu::kWholeWidth != 0 || pending_.data != nullptr)
+  if (draft_head_ || !norms_add_sums() || hidden_size_ % gpu::kWholeWidth != 0 || pending_.data != nullptr)
     settle_experts();
+}
+
+bool GpuResidual::norms_add_sums() const {
+  return !parallel_ && !norm_.layer_norm && hidden_size_ <= gpu::kNormPartialCols;
 }
 
 void GpuResidual::settle_experts() {
@@ -100,8 +121,14 @@ void GpuResidual::settle_experts() {
 void GpuResidual::normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& prefetch, bool exact_copy) {
   if (norm.weight.empty() || pending_.data != nullptr) settle_experts();
   if (norm.weight.empty()) {
-    return gpu::copy_rows({.x = branch_input(), .count = rows_ * hidden_size_, .out = h_, .out_dtype = dtype_,
-                           .out_f32 = exact_copy ? h_f32_ : nullptr}, stream_);
+    gpu::CopyRowsCall copy;
+    copy.x = const_cast<float*>(branch_input());
+    copy.partials = std::exchange(pending_, {});
+    copy.count = rows_ * hidden_size_;
+    copy.out = h_;
+    copy.out_dtype = dtype_;
+    copy.out_f32 = exact_copy ? h_f32_ : nullptr;
+    return gpu::copy_rows(copy, stream_);
   }
   if (norm_.layer_norm) {
     return gpu::layer_norm({.x = branch_input(), .rows = rows_, .cols = hidden_size_, .weight = norm.weight.data,
@@ -186,9 +213,7 @@ Status GpuResidual::add(const gpu::GpuLinear& linear, const void* input, const G
   const bool direct = out_norm.empty();
   gpu::GemmCall call = {.linear = &linear, .x = input, .rows = gemm_rows(), .y = direct ? x_[current_] : branch_,
                         .y_dtype = DType::f32, .y_stride = cols};
-  if (direct && cols <= gpu::kNormPartialCols && !norm_.layer_norm && !parallel_ && !whole_rows_) {
-    pending_ = leave_partials(call);
-  }
+  if (direct && norms_add_sums()) pending_ = leave_partials(call);
   call.accumulate = direct && pending_.data == nullptr;
   WW_RETURN_IF_ERROR(run_adapted(call, place));
   if (direct) return {};

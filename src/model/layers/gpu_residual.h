@@ -35,15 +35,18 @@ class GpuResidual {
     bool branch_norms = false;      // add() may have an out_norm
     bool exact_copies = false;      // normed() may have an exact copy
     bool parallel = false;          // fork() may be called
-    bool whole_rows = false;        // who reads the rows behind the last layer adds up no partial sums
+    // begin() may be called, and who reads the rows behind the last layer adds no experts' sums.
+    bool draft_head = false;
     bool fp8_blocks = false;        // some weights are in 8 bits with scales of blocks
     const gpu::LoraModel* adapters = nullptr;  // outlives this; null: none are served
     int max_adapters = 0;           // of the rows of a forward
   };
   void reserve(const Limits& limits, GpuWorkspace& workspace);
 
-  // The rows of a forward, whose values the caller sets.
+  // The rows of a forward, whose values the caller sets, or begin() has left.
   void start(const ForwardBatch& batch);
+  // Has the next start() begin with `rows` rows linear(input).
+  Status begin(const gpu::GpuLinear& linear, const void* input, int64_t rows, gpu::Stream stream);
 
   int64_t rows() const { return rows_; }
   // How many rows a GEMM may run over, padding included.
@@ -53,6 +56,7 @@ class GpuResidual {
   DType dtype() const { return dtype_; }        // of activations other than the stream
   float* first_rows() { return x_[0]; }         // where start() begins: [tokens, hidden]
   float* data() { return x_[current_]; }        // [rows, hidden]; without the sums that are outstanding
+  const gpu::PartialSums& outstanding() const { return pending_; }  // but for experts'
   bool has_partials() const { return pending_.data != nullptr || experts_.results != nullptr; }
   void* h() { return h_; }                      // [rows, hidden] of the last normed()
   const float* h_f32() const { return h_f32_; }
@@ -94,6 +98,7 @@ class GpuResidual {
  private:
   Status run_adapted(const gpu::GemmCall& call, std::optional<LoraPlace> place);
   void settle_experts();
+  bool norms_add_sums() const;
   const float* branch_input() const { return forked_ ? held_[current_] : x_[current_]; }
 
   int64_t hidden_size_;
@@ -110,13 +115,14 @@ class GpuResidual {
   float* branch_ = nullptr;         // [tokens, hidden]
   float* partials_ = nullptr;       // sums that the next kernel adds up, of one GEMM at a time
   gpu::PartialSums pending_;        // of x, which the next norm adds
+  gpu::PartialSums begun_;          // what is outstanding at the next start()
   gpu::ExpertSums experts_;         // of x, which the next norm adds
   const gpu::LoraModel* adapters_ = nullptr;
   float* lora_sums_ = nullptr;      // of one GEMM at a time
   float* lora_addend_ = nullptr;    // [places, widest of the GEMMs that adapters change]
   bool fp8_blocks_ = false;
   bool parallel_ = false;
-  bool whole_rows_ = false;
+  bool draft_head_ = false;
   bool forked_ = false;
   void* beside_ = nullptr;
 

@@ -48,8 +48,13 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) copy_rows_kernel(CopyRowsCall call) {
   const int64_t i = element();
   if (i >= call.count) return;
-  static_cast<T*>(call.out)[i] = from_f32<T>(call.x[i]);
-  if (call.out_f32 != nullptr) call.out_f32[i] = call.x[i];
+  float value = call.x[i];
+  if (call.partials.data != nullptr) {
+    for (int split = 0; split < call.partials.splits; ++split) value += call.partials.data[split * call.partials.stride + i];
+    call.x[i] = value;
+  }
+  static_cast<T*>(call.out)[i] = from_f32<T>(value);
+  if (call.out_f32 != nullptr) call.out_f32[i] = value;
 }
 
 // The next norm adds the same partial sums in the same order.

@@ -37,7 +37,8 @@ void wide_norm(const WideNormCall& call, Stream stream);
 
 // out = x, in another type.
 struct CopyRowsCall {
-  const float* x = nullptr;
+  float* x = nullptr;                     // written only with partial sums
+  PartialSums partials = {};              // of rows that follow each other as x's do: x += their sum first
   int64_t count = 0;                      // elements
   void* out = nullptr;                    // of out_dtype
   DType out_dtype = DType::bf16;

@@ -20,7 +20,10 @@ __global__ void keep_rows_kernel(KeepRowsCall call) {
   T* const kept = static_cast<T*>(call.kept) + call.keep[row] * cols;
   for (int64_t i = threadIdx.x * kPack; i < cols; i += kDraftRowThreads * kPack) {
     float values[kPack];
+    PartialPack<kPack> sums;
+    sums.load(call.partials.data + row * cols + i, call.partials.splits, call.partials.stride);
     load_f32(x + i, values);
+    sums.add_to(values);
     if (call.out != nullptr) store_f32(out + i, values);
     store_f32(kept + i, values);
   }
@@ -47,7 +50,7 @@ void top_choices(const TopChoicesCall& call, void* stream) {
     return;
   }
   const dim3 grid(parts, call.rows);
-  top_parts_kernel<<<grid, kTopThreads, 0, on>>>(call.logits, call.vocab_size, parts, call.parts);
+  top_parts_kernel<<<grid, kPartThreads, 0, on>>>(call.logits, call.vocab_size, parts, call.parts);
   top_of_parts_kernel<<<call.rows, 32, 0, on>>>(call.parts, parts, call.tokens, call.out);
 }
 

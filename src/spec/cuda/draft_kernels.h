@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ops/cuda/gpu_ops.h"
 #include "spec/draft_tree.h"
 #include "warpweave/tensor.h"
 
@@ -17,7 +18,7 @@ struct TopPart {
   unsigned long long key = 0;
   float log_sum = 0;
 };
-inline constexpr int kTopBlocks = 256, kMostTopParts = 32;
+inline constexpr int kTopBlocks = 512, kMostTopParts = 32;
 // Blocks that share a row of so many.
 constexpr int top_parts(int rows) { return std::clamp(kTopBlocks / rows, 1, kMostTopParts); }
 
@@ -53,10 +54,11 @@ struct DraftInputsCall {
 };
 void draft_inputs(const DraftInputsCall& call, void* stream);
 
-// out[i] = kept[keep[i]] = x[i].
+// out[i] = kept[keep[i]] = x[i] + its partial sums.
 struct KeepRowsCall {
   const void* x = nullptr;                // [rows, cols]
   DType x_dtype = DType::f32;             // f32, or `dtype`
+  PartialSums partials = {};
   int64_t rows = 0;
   int64_t cols = 0;                       // a multiple of 8
   DType dtype = DType::bf16;

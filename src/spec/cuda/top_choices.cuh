@@ -9,13 +9,15 @@
 namespace warpweave::gpu {
 namespace {
 
-constexpr int kTopThreads = 1024;
-constexpr int kTopWarps = kTopThreads / 32;
+constexpr int kTopThreads = 1024;   // of a block that has a row
+constexpr int kPartThreads = 256;   // of one that has a part: four stand on an SM, so that all of 64 rows' run at once
 
+template <int kThreads>
 struct TopShared {
-  unsigned long long best[kTopWarps];
-  float max[kTopWarps];
-  float sum[kTopWarps];
+  static constexpr int kWarps = kThreads / 32;
+  unsigned long long best[kWarps];
+  float max[kWarps];
+  float sum[kWarps];
 };
 
 __device__ float number_or_impossible(float x) { return isfinite(x) && x > kImpossibleChoice ? x : kImpossibleChoice; }
@@ -32,17 +34,19 @@ __device__ float value_of(unsigned long long key) {
   return __uint_as_float(ordered >> 31 ? ordered & 0x7fffffffu : ~ordered);
 }
 
-__device__ unsigned long long block_max(unsigned long long key, TopShared& shared) {
+template <int kThreads>
+__device__ unsigned long long block_max(unsigned long long key, TopShared<kThreads>& shared) {
   for (int step = 16; step > 0; step /= 2) key = max(key, __shfl_xor_sync(~0u, key, step));
   if (threadIdx.x % 32 == 0) shared.best[threadIdx.x / 32] = key;
   __syncthreads();
-  for (int w = 0; w < kTopWarps; ++w) key = max(key, shared.best[w]);
+  for (int w = 0; w < shared.kWarps; ++w) key = max(key, shared.best[w]);
   __syncthreads();
   return key;
 }
 
 // log of the sum of exp(value) over the block; a thread's own is sum * exp(-largest).
-__device__ float block_log_sum(float largest, float sum, TopShared& shared) {
+template <int kThreads>
+__device__ float block_log_sum(float largest, float sum, TopShared<kThreads>& shared) {
   for (int step = 16; step > 0; step /= 2) {
     const float other_largest = __shfl_xor_sync(~0u, largest, step), other_sum = __shfl_xor_sync(~0u, sum, step);
     const float both = max(largest, other_largest);
@@ -54,9 +58,9 @@ __device__ float block_log_sum(float largest, float sum, TopShared& shared) {
     shared.sum[threadIdx.x / 32] = sum;
   }
   __syncthreads();
-  for (int w = 0; w < kTopWarps; ++w) largest = max(largest, shared.max[w]);
+  for (int w = 0; w < shared.kWarps; ++w) largest = max(largest, shared.max[w]);
   sum = 0;
-  for (int w = 0; w < kTopWarps; ++w) sum += shared.sum[w] * __expf(shared.max[w] - largest);
+  for (int w = 0; w < shared.kWarps; ++w) sum += shared.sum[w] * __expf(shared.max[w] - largest);
   __syncthreads();
   return largest + logf(sum);
 }
@@ -70,21 +74,21 @@ struct TopSeen {
   __device__ float largest_possible() const { return max(largest, kImpossibleChoice); }
 };
 
-constexpr int kSeenAtOnce = 8;
-
 // A thread's columns from `begin` to `end`, in order, several at a time: their sum is scaled once for all of them.
+template <int kThreads>
 __device__ void see(TopSeen& seen, const float* row, int begin, int end) {
-  for (int first = begin + static_cast<int>(threadIdx.x); first < end; first += kSeenAtOnce * kTopThreads) {
+  constexpr int kSeenAtOnce = kThreads == kTopThreads ? 8 : 16;
+  for (int first = begin + static_cast<int>(threadIdx.x); first < end; first += kSeenAtOnce * kThreads) {
     float values[kSeenAtOnce];
 #pragma unroll
     for (int k = 0; k < kSeenAtOnce; ++k) {
-      const int id = first + k * kTopThreads;
+      const int id = first + k * kThreads;
       values[k] = id < end ? row[id] : 0;
     }
     float largest = seen.largest;
 #pragma unroll
     for (int k = 0; k < kSeenAtOnce; ++k) {
-      const int id = first + k * kTopThreads;
+      const int id = first + k * kThreads;
       values[k] = id < end ? number_or_impossible(values[k]) : -INFINITY;
       if (values[k] > largest) {
         largest = values[k];
@@ -107,14 +111,14 @@ __device__ DraftChoice choice_of(unsigned long long key, float log_sum, const in
 }
 
 // Block (part, row) of `parts` blocks a row: the likeliest of its columns, and the log of their sum.
-__global__ void __launch_bounds__(kTopThreads) top_parts_kernel(const float* logits, int vocab_size, int parts,
-                                                                TopPart* out) {
-  __shared__ TopShared shared;
+__global__ void __launch_bounds__(kPartThreads) top_parts_kernel(const float* logits, int vocab_size, int parts,
+                                                                 TopPart* out) {
+  __shared__ TopShared<kPartThreads> shared;
   const float* const row = logits + int64_t{blockIdx.y} * vocab_size;
   const int columns = (vocab_size + parts - 1) / parts, begin = static_cast<int>(blockIdx.x) * columns;
   const int end = min(begin + columns, vocab_size);
   TopSeen seen;
-  see(seen, row, begin, end);
+  see<kPartThreads>(seen, row, begin, end);
   const float log_sum = block_log_sum(seen.largest_possible(), seen.sum, shared);
   const unsigned long long key = block_max(seen.key(), shared);
   if (threadIdx.x == 0) out[int64_t{blockIdx.y} * parts + blockIdx.x] = {key, log_sum};
@@ -139,10 +143,10 @@ __global__ void __launch_bounds__(32) top_of_parts_kernel(const TopPart* found, 
 
 __global__ void __launch_bounds__(kTopThreads) top_choices_kernel(const float* logits, int vocab_size,
                                                                   const int32_t* tokens, int topk, DraftChoice* out) {
-  __shared__ TopShared shared;
+  __shared__ TopShared<kTopThreads> shared;
   const float* const row = logits + int64_t{blockIdx.x} * vocab_size;
   TopSeen seen;
-  see(seen, row, 0, vocab_size);
+  see<kTopThreads>(seen, row, 0, vocab_size);
   const float log_sum = block_log_sum(seen.largest_possible(), seen.sum, shared);
   unsigned long long key = block_max(seen.key(), shared);
   for (int k = 0;; ++k) {

@@ -45,7 +45,7 @@ void expect_as_by_one_block(const std::vector<float>& logits, int parts) {
   std::vector<TopPart> found(2 * parts);
   std::vector<DraftChoice> got(2, DraftChoice{-7, 7}), expected;
   for (int part = parts - 1; part >= 0; --part) {
-    host_cta::run(kTopThreads, Order::random,
+    host_cta::run(kPartThreads, Order::random,
                   [&] { top_parts_kernel(matrix.data(), vocab_size, parts, found.data()); }, {static_cast<unsigned>(part), 1});
   }
   host_cta::run(32, Order::random, [&] { top_of_parts_kernel(found.data(), parts, tokens, got.data()); }, {1, 0});
