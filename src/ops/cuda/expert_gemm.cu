@@ -440,8 +440,9 @@ void launch_of(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
 bool expert_gemm_takes(const ExpertWeights& weights) {
   const bool halves = weights.dtype == DType::f16 || weights.dtype == DType::bf16;
   const bool codes = weights.dtype == DType::fp8_e4m3 && weights.cols % 16 == 0 &&
-                     (weights.scaling == Fp8Scaling::row || weights.outputs() % kFp8Block == 0 ||
-                      weights.glu == GluActivation::none);
+                     (weights.scaling == Fp8Scaling::row ||
+                      (weights.cols <= kExpertCodeColumns &&
+                       (weights.outputs() % kFp8Block == 0 || weights.glu == GluActivation::none)));
   return (halves || codes) && weights.rows % 8 == 0 && weights.cols % 8 == 0 && weights.cols >= 64 &&
          weights.stride_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(weights.data) % 16 == 0 && has_wgmma();
 }

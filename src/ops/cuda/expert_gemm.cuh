@@ -44,6 +44,7 @@ ExpertGemmArgs expert_gemm_args(const ExpertGemmCall& call);
 void expert_wide_halves(const ExpertGemmCall& call, Stream stream);
 void expert_wide_codes(const ExpertGemmCall& call, Stream stream);
 inline constexpr int kExpertWidePlaces = 192;
+inline constexpr int64_t kExpertCodeColumns = 32768;  // of 8-bit weights with scales of blocks, at most
 
 enum class Glu : uint8_t { none, silu, other };  // other: ExpertGemmArgs says which
 

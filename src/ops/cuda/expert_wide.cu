@@ -58,11 +58,14 @@ template <class Element_, Glu kGlu_>
 struct Config {
   using Element = Element_;
   static constexpr Glu kGlu = kGlu_;
-  static constexpr int kSharers = 1, kElements = 1;
+  static constexpr int kSharers = 1, kElements = 1, kOwnBytes = 0;
+
+  static __device__ void init(char*) {}
+  static __device__ void assist(const Args&, char*) {}
 
   // A warpgroup has every second tile, and every second run of stages. It looks for its stages when the other has seen its
   // last one: a barrier's parity tells only one round of the ring from the next.
-  static __device__ __forceinline__ void consume(const Args& a, Ring ring) {
+  static __device__ __forceinline__ void consume(const Args& a, Ring ring, char*) {
     const int group = threadIdx.x / 128;
     Walk walk(a);
     if (group == 1) {

@@ -16,7 +16,8 @@ namespace warpweave::gpu::expert_wide {
 constexpr int kWarpgroups = 2;                  // that multiply
 constexpr int kConsumers = 128 * kWarpgroups;
 constexpr int kThreads = kConsumers + 128;
-constexpr int kConsumerRegisters = 232, kProducerRegisters = 32;  // 168 for each of 384 at the start
+constexpr int kAssistants = 96;                 // threads beside the warp that brings stages
+constexpr int kConsumerRegisters = 232, kProducerRegisters = 40;  // 168 for each of 384 at the start
 constexpr int kCtas = 2;                        // of a cluster
 constexpr int kRows = 128;                      // weight rows of a tile
 constexpr int kRowBytes = kExpertRowBytes;
@@ -55,7 +56,11 @@ struct Walk {
   }
   __device__ void locate(const ExpertGemmArgs& a) {
     const int4 found = __ldcg(reinterpret_cast<const int4*>(a.tiles) + unit / row_pairs);
-    tile = {found.x, found.y, found.z, 0};
+    take({found.x, found.y, found.z, 0});
+  }
+  // The tile of `unit`, by who knows it.
+  __device__ void take(const ExpertTile& of_unit) {
+    tile = of_unit;
     row = (unit % row_pairs * kCtas + rank()) * kRows;
   }
 };
@@ -98,14 +103,17 @@ __device__ __forceinline__ void with_width(int count, const Run& run) {
 }
 
 // C says its Element, its kGlu, how many warpgroups multiply a stage (kSharers), how many elements two bytes have
-// (kElements) and what its warpgroups do (consume).
+// (kElements), what its warpgroups do (consume) and what the warps beside the one that brings stages do (assist), with so much
+// shared memory of their own (kOwnBytes), whose barriers one thread makes (init).
 template <class C>
 __global__ void __launch_bounds__(kThreads, 1) expert_wide_kernel(const __grid_constant__ ExpertGemmArgs a) {
   extern __shared__ __align__(1024) char memory[];
   Ring ring(memory);
+  char* const own = memory + Ring::kSmemBytes;
   if (threadIdx.x == kConsumers) {
     ptx::tensor_map_prefetch(&a.w);
     ptx::tensor_map_prefetch(&a.x);
+    C::init(own);
     ring.init_barriers(C::kSharers * 4 * kCtas);
   }
   ptx::cluster_arrive_relaxed();
@@ -113,11 +121,12 @@ __global__ void __launch_bounds__(kThreads, 1) expert_wide_kernel(const __grid_c
   if (threadIdx.x >= kConsumers) {
     ptx::setmaxnreg_decrease<kProducerRegisters>();
     if (threadIdx.x == kConsumers) bring(a, ring);
+    if (threadIdx.x >= kThreads - kAssistants) C::assist(a, own);
     __syncwarp();
   } else {
     ptx::setmaxnreg_increase<kConsumerRegisters>();
     wait_for_predecessor();
-    C::consume(a, ring);
+    C::consume(a, ring, own);
   }
   ptx::cluster_arrive_relaxed();  // the other's stages and arrivals may still be on their way here
   ptx::cluster_wait();
@@ -133,12 +142,14 @@ void launch(ExpertGemmArgs& args, const ExpertGemmCall& call, cudaStream_t strea
     return;  // the driver is older than the chip: expert_gemm_takes() has asked
   }
   static SharedMemoryLimit limit;
-  limit.raise(expert_wide_kernel<C>, Ring::kSmemBytes);  // where this fails, so does the launch
+  constexpr int kBytes = Ring::kSmemBytes + C::kOwnBytes;
+  static_assert(kBytes <= 227 * 1024);
+  limit.raise(expert_wide_kernel<C>, kBytes);  // where this fails, so does the launch
   args.row_tiles = static_cast<int>((weights.rows + kRows - 1) / kRows);
   args.chunks = static_cast<int>((columns + kBoxColumns - 1) / kBoxColumns);
   const int64_t most = most_expert_tiles(call.places, weights.experts, call.tile_places) * ((args.row_tiles + 1) / kCtas);
   const auto ctas = static_cast<unsigned>(kCtas * std::min<int64_t>(most, num_sms() / kCtas));
-  launch_dependent({ctas, kThreads, Ring::kSmemBytes, stream, kCtas}, expert_wide_kernel<C>, static_cast<const ExpertGemmArgs&>(args));
+  launch_dependent({ctas, kThreads, kBytes, stream, kCtas}, expert_wide_kernel<C>, static_cast<const ExpertGemmArgs&>(args));
 }
 
 // Config<Element, Glu>.
