@@ -8,6 +8,21 @@
 
 namespace warpweave::gpu {
 
+// Of x, for the places of a tile that a thread has sums of.
+template <int kPlaces>
+struct ExpertPlaceScales {
+  float of[kPlaces / 4];
+
+  // `x_scales`: of the tile's first place.
+  __device__ __forceinline__ void read(const float* x_scales, int places) {
+#pragma unroll
+    for (int i = 0; i < kPlaces / 4; ++i) {
+      const int place = i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+      of[i] = place < places ? __ldcg(x_scales + place) : 0.0f;
+    }
+  }
+};
+
 // Rows beyond the last are not written later: their scales are any.
 template <class C>
 struct ExpertFp8Scales {
@@ -17,12 +32,19 @@ struct ExpertFp8Scales {
   __device__ ExpertFp8Scales(const ExpertGemmArgs& a, int expert, int first_row) : by_block(a.scale_stride > 0) {
     const float* const scales = a.scales[expert];
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = min(expert_row(first_row) + 8 * i, a.rows - 1);
-      int at = row;  // among gate's rows, then up's
-      if constexpr (C::kGlu != Glu::none) at = row / 16 * 8 + row % 8 + row / 8 % 2 * (a.rows / 2);
-      of_weights[i] = scales + (by_block ? int64_t{at / int{kFp8Block}} * a.scale_stride : at);
-    }
+    for (int i = 0; i < 2; ++i) of_weights[i] = scales + at(a, first_row, i);
+  }
+  // Of the thread's i-th row, among those of the expert.
+  static __device__ __forceinline__ int64_t at(const ExpertGemmArgs& a, int first_row, int i) {
+    const int row = min(expert_row(first_row) + 8 * i, a.rows - 1);
+    int of_row = row;  // among gate's rows, then up's
+    if constexpr (C::kGlu != Glu::none) of_row = row / 16 * 8 + row % 8 + row / 8 % 2 * (a.rows / 2);
+    return a.scale_stride > 0 ? int64_t{of_row / int{kFp8Block}} * a.scale_stride : of_row;
+  }
+  // Those of a tile to come, `scales` its expert's, on their way to the L2 cache.
+  static __device__ __forceinline__ void prefetch(const ExpertGemmArgs& a, const float* scales, int first_row) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) ptx::prefetch_l2(scales + at(a, first_row, i));
   }
   __device__ __forceinline__ float of_chunk(int i, int chunk) const { return by_block ? __ldg(of_weights[i] + chunk) : 1.0f; }
 
@@ -31,19 +53,13 @@ struct ExpertFp8Scales {
 #pragma unroll
     for (int i = 0; i < kSums; ++i) sum[i] += part[i] * (i % 4 < 2 ? first : second);
   }
-  // `x_scales`: of the tile's first place.
-  template <int kSums>
-  __device__ __forceinline__ void finish(const float* x_scales, int places, float (&sum)[kSums]) const {
+  template <int kPlaces>
+  __device__ __forceinline__ void finish(const ExpertPlaceScales<kPlaces>& places, float (&sum)[kPlaces / 2]) const {
     const float first = by_block ? 1.0f : __ldg(of_weights[0]), second = by_block ? 1.0f : __ldg(of_weights[1]);
 #pragma unroll
-    for (int j = 0; j < kSums / 4; ++j) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int place = j * 8 + threadIdx.x % 4 * 2 + i;
-        const float of_place = place < places ? __ldcg(x_scales + place) : 0.0f;
-        sum[4 * j + i] *= first * of_place;
-        sum[4 * j + 2 + i] *= second * of_place;
-      }
+    for (int i = 0; i < kPlaces / 4; ++i) {
+      sum[i / 2 * 4 + i % 2] *= first * places.of[i];
+      sum[i / 2 * 4 + 2 + i % 2] *= second * places.of[i];
     }
   }
 };

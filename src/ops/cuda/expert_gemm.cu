@@ -112,9 +112,10 @@ struct Walk {
   __device__ void take(const Args& a) {
     tile = {coming.x, coming.y, coming.z, 0};
     row = at % row_tiles;
-    const int next = at + static_cast<int>(gridDim.x);
-    if (!C::kSplit && next < end) coming = __ldcg(reinterpret_cast<const int4*>(a.tiles) + next / row_tiles);
+    if (followed()) coming = __ldcg(reinterpret_cast<const int4*>(a.tiles) + (at + static_cast<int>(gridDim.x)) / row_tiles);
   }
+  __device__ bool followed() const { return !C::kSplit && at + static_cast<int>(gridDim.x) < end; }
+  __device__ int coming_row() const { return (at + static_cast<int>(gridDim.x)) % row_tiles; }
 };
 
 // Of x, for the tile's first place.
@@ -191,8 +192,13 @@ __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const W
   for (float& value : sum) value = 0;  // not by the first WGMMA: ptxas would keep the sums of all widths at once
   if constexpr (C::kFp8) {
     const ExpertFp8Scales<C> scales(a, walk.tile.expert, walk.row * C::kRows);
+    ExpertPlaceScales<kPlaces> of_places;
+    constexpr bool kEarly = C::kMostPlaces == kNarrowTilePlaces;  // where a tile's time is that of its weights
+    if constexpr (kEarly) of_places.read(a.x_scales + first_x_row(a, walk.tile), walk.tile.count);
+    const float* coming_scales = nullptr;
     float part[kPlaces / 2];
     for (int i = 0; i < depth.count; ++i, ring.next()) {
+      if (kEarly && i == 1 && walk.followed()) coming_scales = a.scales[walk.coming.x];
       const float first = scales.of_chunk(0, depth.begin + i), second = scales.of_chunk(1, depth.begin + i);
       ptx::mbarrier_wait(ring.full(), ring.parity);
       multiply_codes<kPlaces>(ring.at(), ring.at() + C::kWeightBytes, part);
@@ -200,7 +206,9 @@ __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const W
       release(ring.empty());
       scales.add(first, second, part, sum);
     }
-    scales.finish(a.x_scales + first_x_row(a, walk.tile), walk.tile.count, sum);
+    if (coming_scales != nullptr) ExpertFp8Scales<C>::prefetch(a, coming_scales, walk.coming_row() * C::kRows);
+    if constexpr (!kEarly) of_places.read(a.x_scales + first_x_row(a, walk.tile), walk.tile.count);
+    scales.finish(of_places, sum);
   } else if constexpr (C::kSplit) {
     float part[kPlaces / 2];    // were it the sum itself, ptxas would wait for each WGMMA
     for (int i = 0; i < depth.count; ++i, ring.next()) {
@@ -421,8 +429,8 @@ void launch(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
   args.chunks = static_cast<int>((columns + kBoxColumns - 1) / kBoxColumns);
   if constexpr (!kFp8) {
     if (call.tile_places == kSharedRows) return launch_tiles<Tiles<Element, kFp8, kGlu, kSharedRows>>(args, call, stream);
-    if (call.tile_places == kNarrowTilePlaces) return launch_tiles<Tiles<Element, kFp8, kGlu, kNarrowTilePlaces>>(args, call, stream);
   }
+  if (call.tile_places == kNarrowTilePlaces) return launch_tiles<Tiles<Element, kFp8, kGlu, kNarrowTilePlaces>>(args, call, stream);
   launch_tiles<Tiles<Element, kFp8, kGlu, kFewTilePlaces>>(args, call, stream);
 }
 
