@@ -1,5 +1,5 @@
 // A CTA an SM owns a range of weight rows; its four warps share the depth. Every warp is a pipeline of
-// its own: a ring of cp.async stages (64 weight rows of 128 bytes, 32 of 256, or 16 of 512, and the input rows of
+// its own: a ring of cp.async stages (64 or 48 weight rows of 128 bytes, 32 of 256, or 16 of 512, and the input rows of
 // the same depth) that runs on across all of the CTA's rows, so that the copies never drain. 16 weight
 // rows are the M side of mma.m16n8k16, 8 or 16 input rows its N side; the warps' sums meet in shared
 // memory when a group of rows is done. The rings are filled before the kernel's predecessor has ended,
@@ -56,7 +56,7 @@ struct Config {
   static constexpr int kRows = kUnits * kUnitRows;
   static constexpr int kOutUnits = kGlu ? kUnits / 2 : kUnits;  // with a GLU first gate, then up units
   static constexpr int kOutRows = kOutUnits * kUnitRows;
-  static constexpr int kStepDepth = 256 / kUnits;   // of a warp's stage
+  static constexpr int kStepDepth = kUnits > 2 ? 64 : 256 / kUnits;  // of a warp's stage
   static constexpr int kRowBytes = 2 * kStepDepth;
   static constexpr int kPartialStride = kTokens + 1;
   static constexpr int kPartialBytes = kWarps * kRows * kPartialStride * 4;
@@ -324,8 +324,9 @@ void launch(const Args& args, cudaStream_t stream) {
   // Units that a CTA does not have cost room in its ring, which then holds less of the weights when the inputs come.
   if constexpr (!kNorm) {
     if (args.units <= blocks) return launch<E, Y, Config<kTokenTiles, 1>>(args, blocks, stream);
+    if (args.units > 2 * blocks && args.units <= 3 * blocks) return launch<E, Y, Config<kTokenTiles, 3>>(args, blocks, stream);
   }
-  if (args.units <= (kNorm ? 2 : 3) * blocks) {
+  if (args.units <= 2 * blocks) {
     launch<E, Y, Config<kTokenTiles, 2, false, kNorm>>(args, blocks, stream);
   } else {
     launch<E, Y, Config<kTokenTiles, 4, false, kNorm>>(args, blocks, stream);
