@@ -217,13 +217,21 @@ __device__ __forceinline__ void add_shared(const RouterRule& rule, bool gated, f
 }
 
 // Whether this CTA is the last of its grid; what the others wrote can be read then. `arrived` is zero before and after.
-__device__ __forceinline__ bool arrives_last(int32_t* arrived) {
+// meanwhile() runs while the answer is on its way; what it writes is not for the last CTA.
+template <typename Meanwhile>
+__device__ __forceinline__ bool arrives_last(int32_t* arrived, const Meanwhile& meanwhile) {
   __shared__ bool last;
   __syncthreads();
-  if (threadIdx.x == 0) last = ptx::add_acq_rel(arrived, 1) == static_cast<int>(gridDim.x) - 1;
+  int before = 0;
+  if (threadIdx.x == 0) before = ptx::add_acq_rel(arrived, 1);
+  meanwhile();
+  if (threadIdx.x == 0) last = before == static_cast<int>(gridDim.x) - 1;
   __syncthreads();
   if (last && threadIdx.x == 0) *arrived = 0;
   return last;
+}
+__device__ __forceinline__ bool arrives_last(int32_t* arrived) {
+  return arrives_last(arrived, [] {});
 }
 
 // Calls run(std::integral_constant) with the experts of a lane.

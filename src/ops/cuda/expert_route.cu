@@ -36,16 +36,28 @@ __device__ __forceinline__ void load_kept(const float* row, int i, float (&to)[8
   for (int c = 0; c < 4; ++c) to[c] = low[c], to[c + 4] = high[c];
 }
 
-// Rows of x times the norm's weights to shared memory, and what they are to be multiplied with.
+// A thread's first weights of the norm, for one row: before the wait, as they come from memory and x from the L2 cache.
+struct EarlyNorm {
+  static constexpr int kPacks = 4;
+  float4 weights[kPacks];
+
+  __device__ void read(const NormRouteCall& call) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int i = (p * kThreads + static_cast<int>(threadIdx.x)) * 4;
+      if (i < call.hidden) weights[p] = *reinterpret_cast<const float4*>(call.norm_weight + i);
+    }
+  }
+};
+
+// Rows of x times the norm's weights to shared memory, and what they are to be multiplied with. `early`: of one row.
 template <int kRows>
-__device__ void keep_rows(const NormRouteCall& call, float* kept, RowNorms& norms) {
+__device__ void keep_rows(const NormRouteCall& call, const EarlyNorm& early, float* kept, RowNorms& norms) {
   __shared__ float squares[kWarps][kRows], tops[kWarps][kRows];
   const int hidden = static_cast<int>(call.hidden), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float offset = call.norm_weight_offset;
   float sum[kRows] = {}, top[kRows] = {};
-#pragma unroll (kRows > 4 ? 2 : 4)
-  for (int i = threadIdx.x * 4; i < hidden; i += kThreads * 4) {
-    const float4 w = *reinterpret_cast<const float4*>(call.norm_weight + i);
+  const auto keep = [&](int i, const float4& w) {
     float4 x[kRows];
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
@@ -61,7 +73,16 @@ __device__ void keep_rows(const NormRouteCall& call, float* kept, RowNorms& norm
         top[row] = fmaxf(fmaxf(top[row], fmaxf(fabsf(of_row.x), fabsf(of_row.y))), fmaxf(fabsf(of_row.z), fabsf(of_row.w)));
       }
     }
+  };
+  int first = threadIdx.x * 4;
+  if constexpr (kRows == 1) {
+#pragma unroll
+    for (int p = 0; p < EarlyNorm::kPacks; ++p, first += kThreads * 4) {
+      if (first < hidden) keep(first, early.weights[p]);
+    }
   }
+#pragma unroll (kRows > 4 ? 2 : 4)
+  for (int i = first; i < hidden; i += kThreads * 4) keep(i, *reinterpret_cast<const float4*>(call.norm_weight + i));
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
     const float of_warp = warp_sum(sum[row]), top_of_warp = warp_max(top[row]);
@@ -111,6 +132,7 @@ template <typename R, int kRows>
 struct Router {
   static constexpr int kEarlyPacks = sizeof(R) == 2 ? 8 : 4;  // of 8 weights, kept by a lane before the wait
   Pack<R, 8> early[kEarlyPacks];
+  float bias = 0;               // of the logit that this thread writes
   const R* weight;
   int hidden, first;            // of the warp's lane; every kStep-th pack is its own
   static constexpr int kStep = kSharers * 256;
@@ -124,6 +146,13 @@ struct Router {
       const int i = first + p * kStep;
       if (i < hidden) early[p] = *reinterpret_cast<const Pack<R, 8>*>(weight + i);
     }
+    if (writes_logit(call) && call.router_bias != nullptr) bias = call.router_bias[expert_of_logit()];
+  }
+  static __device__ __forceinline__ int expert_of_logit() {
+    return static_cast<int>(blockIdx.x) * kExperts + static_cast<int>(threadIdx.x) / kRows;
+  }
+  static __device__ __forceinline__ bool writes_logit(const NormRouteCall& call) {
+    return threadIdx.x / kRows < kExperts && threadIdx.x % kRows < call.rows && expert_of_logit() < call.rule.num_experts;
   }
   static __device__ __forceinline__ int expert_of(int warp) { return static_cast<int>(blockIdx.x) * kExperts + warp / kSharers; }
   __device__ __forceinline__ void add(const NormRouteCall& call, const Pack<R, 8>& w, const float* kept, int i, float (&sum)[kRows]) const {
@@ -153,13 +182,12 @@ struct Router {
       if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32][row] = of_warp;
     }
     __syncthreads();
-    const int row = threadIdx.x % kRows, in_cta = threadIdx.x / kRows, expert = static_cast<int>(blockIdx.x) * kExperts + in_cta;
-    if (in_cta >= kExperts || row >= call.rows || expert >= call.rule.num_experts) return;
+    if (!writes_logit(call)) return;
+    const int row = threadIdx.x % kRows;
     float total = 0;
 #pragma unroll
-    for (int of = 0; of < kSharers; ++of) total += parts[in_cta * kSharers + of][row];
-    call.logits[row * call.rule.num_experts + expert] =
-        total * scales[row] + (call.router_bias != nullptr ? call.router_bias[expert] : 0.0f);
+    for (int of = 0; of < kSharers; ++of) total += parts[threadIdx.x / kRows * kSharers + of][row];
+    call.logits[row * call.rule.num_experts + expert_of_logit()] = total * scales[row] + bias;
   }
 };
 
@@ -178,7 +206,7 @@ __device__ float gate_product(const NormRouteCall& call, const float* kept, cons
 }
 
 // One row's tiles, in the order of its choices. One warp.
-__device__ void write_row_tiles(const NormRouteCall& call, const Choice& choice) {
+__device__ void write_row_tiles(const NormRouteCall& call, const Choice& choice, bool padding) {
   const int lane = threadIdx.x % 32, k = call.rule.of_row();
   if (lane >= k) return;
   call.plan.tiles[lane] = {choice.expert, lane * kSharedRows, 1, 0};
@@ -186,11 +214,11 @@ __device__ void write_row_tiles(const NormRouteCall& call, const Choice& choice)
   call.plan.weights[lane] = choice.weight;
   call.plan.place_of[lane] = lane * kSharedRows;
   if (lane == 0) *call.plan.num_tiles = k;
-  if (!is_padding(call.kv_slots, 0)) count_row(call.plan.load, choice.expert);
+  if (!padding) count_row(call.plan.load, choice.expert);
 }
 
 // A tile for every expert that rows chose, in ascending order.
-__device__ void write_tiles(const NormRouteCall& call, const Choice& choice) {
+__device__ void write_tiles(const NormRouteCall& call, const Choice& choice, bool padding) {
   __shared__ int32_t place[kMaxGpuExperts + kMaxGpuSharedExperts];
   const int experts = call.rule.all_experts(), k = call.rule.of_row(), row = threadIdx.x / 32, lane = threadIdx.x % 32;
   const bool real = row < call.rows && lane < k;
@@ -200,7 +228,7 @@ __device__ void write_tiles(const NormRouteCall& call, const Choice& choice) {
     place[choice.expert] = 1;
     call.plan.chosen[row * k + lane] = choice.expert;
     call.plan.weights[row * k + lane] = choice.weight;
-    if (!is_padding(call.kv_slots, row)) count_row(call.plan.load, choice.expert);
+    if (!padding) count_row(call.plan.load, choice.expert);
   }
   __syncthreads();
   if (row == 0) {
@@ -226,24 +254,29 @@ template <typename T, typename R, int kEach, int kRows>
 __global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_constant__ NormRouteCall call) {
   extern __shared__ __align__(16) float kept[];
   __shared__ RowNorms norms;
+  constexpr bool kAlone = kRows == 1;  // what it begins early, and does while it waits, does not pay with more
   const Router<R, kRows> router(call);
+  EarlyNorm early;
+  if constexpr (kAlone) early.read(call);
+  const int row = threadIdx.x / 32;
+  const bool padding = row < call.rows && is_padding(call.kv_slots, row);  // of a step's arrays, which are there early
   start_successor();
   wait_for_predecessor();
-  keep_rows<kRows>(call, kept, norms);
+  keep_rows<kRows>(call, early, kept, norms);
   router.write_logits(call, kept, norms.scale);
-  write_normed<T>(call, kept, norms);
-  if (!arrives_last(call.plan.arrived)) return;
-  const int row = threadIdx.x / 32;
+  const auto write = [&] { write_normed<T>(call, kept, norms); };
+  if constexpr (!kAlone) write();
+  if (!arrives_last(call.plan.arrived, [&] { if constexpr (kAlone) write(); })) return;
   Choice choice = {};
   if (row < call.rows) {
-    const int from = is_padding(call.kv_slots, row) ? 0 : row;
+    const int from = padding ? 0 : row;
     choice = choose_row<kEach>(call.rule, call.logits + int64_t{from} * call.rule.num_experts, call.correction, call.dice, from);
     if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate != nullptr, gate_product(call, kept, norms.scale, from), choice);
   }
   if constexpr (kRows == 1) {
-    if (row == 0) write_row_tiles(call, choice);
+    if (row == 0) write_row_tiles(call, choice, padding);
   } else {
-    write_tiles(call, choice);
+    write_tiles(call, choice, padding);
   }
 }
 
