@@ -12,7 +12,7 @@ namespace warpweave::linear {
 template <class Element>
 class FusedInverse : HalfBlocks {
  public:
-  WW_DEVICE FusedInverse(FusedScratch& scratch, int thread) : HalfBlocks(thread / 32, thread % 32), s_(scratch) {}
+  WW_DEVICE FusedInverse(FusedScratch& scratch, int thread, ptx::u32 beta) : HalfBlocks(thread / 32, thread % 32), s_(scratch), beta_(beta + 4 * column_) {}
 
   // Elements of A: two neighbours in a block of 8 on the diagonal (n: 0 or 1 of this warp); a block of 16 before it.
   WW_DEVICE void put_near(int n, float2 pair) {
@@ -69,7 +69,6 @@ class FusedInverse : HalfBlocks {
     if (warp_ % 2 == 1) merge_sixteens(tile);
     meet();
     merge_thirty_twos(tile);
-    meet();  // before the next chunk's
   }
 
  private:
@@ -77,7 +76,10 @@ class FusedInverse : HalfBlocks {
   WW_DEVICE void put_tile(ptx::u32 tile, int row, int n, const ptx::u32 (&half)[4]) const {
     ptx::u32 w[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) w[i] = Element::pack(Half::low(half[i]), Half::high(half[i]));
+    for (int i = 0; i < 4; ++i) {
+      const uint2 beta = ptx::load_shared_8(beta_ + 64 * n + i / 2 * 32);
+      w[i] = Element::pack(Half::low(half[i]) * __uint_as_float(beta.x), Half::high(half[i]) * __uint_as_float(beta.y));
+    }
     ptx::stmatrix_x4(tile + (row + lane_ % 16) * 128 + ((2 * n + lane_ / 16) ^ lane_ % 8) * 16, w);
   }
   // Rounded, as a left operand has it.
@@ -131,6 +133,7 @@ class FusedInverse : HalfBlocks {
   }
 
   FusedScratch& s_;
+  const ptx::u32 beta_;
 };
 
 template <class C>
@@ -157,16 +160,18 @@ class FusedPrepare {
 
  private:
   WW_DEVICE void prepare_all(typename FusedBlock<C>::Stages& at, typename FusedBlock<C>::Slots& to) {
-    for (ChunkWalk walk(p_, b_.request); walk.more(); at.advance(), to.advance()) {
+    ChunkWalk walk(p_, b_.request);
+    start_chunk(at, walk.more());
+    for (; walk.more(); to.advance()) {
       place(opaque(thread_));
-      ptx::mbarrier_wait(b_.full(at.entry), at.round & 1);
       ptx::mbarrier_wait(b_.known(at.entry), at.round & 1);
-      if (to.round > 0) ptx::mbarrier_wait(b_.slot_empty(to.entry), (to.round + 1) & 1);
-      make(at, b_.slot(to.entry));
+      walk.advance(p_, walk.length(p_));
+      make(at, to, walk.more());
       ptx::fence_proxy_async();
       b_.arrive(b_.slot_full(to.entry));
-      walk.advance(p_, walk.length(p_));
     }
+    Mma::template wait<0>();
+    Mma::settle(products_);
   }
   WW_DEVICE void place(int thread) {
     thread_ = thread, warp_ = thread / 32, lane_ = thread % 32;
@@ -198,19 +203,27 @@ class FusedPrepare {
   }
   static WW_DEVICE float load_float(u32 at) { return __uint_as_float(ptx::load_shared_4(at)); }
 
-  WW_DEVICE void make(const typename FusedBlock<C>::Stages& at, u32 slot) {
-    const u32 k = b_.stage(at.entry), t = k + C::kTokens;
-    Inverse inverse(b_.scratch(), thread_);
+  // Starts K K^T of a chunk; of none the products, of whatever stands there, are not used.
+  WW_DEVICE void start_chunk(const typename FusedBlock<C>::Stages& at, bool there) {
+    if (there) ptx::mbarrier_wait(b_.full(at.entry), at.round & 1);
+    start(products_, b_.stage(at.entry), b_.stage(at.entry));
+  }
+  // `more`: a chunk follows, whose product begins beside the end of this one.
+  WW_DEVICE void make(typename FusedBlock<C>::Stages& at, const typename FusedBlock<C>::Slots& to, bool more) {
+    const u32 k = b_.stage(at.entry), t = b_.factors(at.entry), slot = b_.slot(to.entry);
+    Inverse inverse(b_.scratch(), thread_, t + offsetof(FusedTokens, beta));
     float2 lower;
-    start(products_, k, k);
     {
       OfA factors;
       take(factors, t);
       Mma::template wait<0>();
       Mma::settle(products_);
+      Inverse::meet();  // all are done with the chunk before
       lower = put_a(inverse, factors);
     }
+    ptx::mbarrier_wait(b_.known_q(at.entry), at.round & 1);
     start(products_, k, k + C::kQ);
+    if (to.round > 0) ptx::mbarrier_wait(b_.slot_empty(to.entry), (to.round + 1) & 1);
     inverse.invert_diagonal(lower, slot);
     OfP factors;
     take(factors, t);
@@ -218,6 +231,8 @@ class FusedPrepare {
     Mma::settle(products_);
     put_p(factors, slot + kBlockBytes);
     b_.arrive(b_.empty(at.entry));
+    at.advance();
+    start_chunk(at, more);
     inverse.merge(slot);
   }
   // What this warp's rows of A are multiplied by: in the diagonal's block of 16, of its first eight columns in both rows of this thread

@@ -25,6 +25,8 @@ class FusedStates {
       if (b_.padded()) clear_rows();
       else multiply_all(at, from);
     }
+    turn(from.entry ^ 1);
+    store_turned(from.entry ^ 1);
   }
 
  private:
@@ -34,22 +36,16 @@ class FusedStates {
       store_one(p_.out, (b_.first + i / C::kDim) * p_.out_token_stride + b_.head * C::kDim + i % C::kDim, 0, p_.out_dtype);
     }
   }
-  struct Rows {
-    int64_t row = 0;
-    int tokens = 0;  // 0: none
-  };
   WW_DEVICE void multiply_all(typename FusedBlock<C>::Stages& at, typename FusedBlock<C>::Slots& from) {
     load_state(initial_slot(p_.batch, b_.request));
     round_state();
-    Rows rows;
     for (ChunkWalk walk(p_, b_.request); walk.more(); at.advance(), from.advance()) {
-      const int tokens = walk.length(p_);
-      compute(at, from, rows, {b_.first + walk.position, tokens});
+      const int tokens = walk.length(p_), row = b_.first + walk.position;
+      compute(at, from);
+      out_at_ = row * p_.out_token_stride + b_.head * C::kDim, out_tokens_ = tokens;
       const int checkpoint = walk.advance(p_, tokens);
       if (checkpoint >= 0) store_state(checkpoint);
     }
-    turn();
-    store_turned(rows);
     store_state(p_.batch.slots[b_.request]);
   }
   // ---- the state
@@ -116,16 +112,21 @@ class FusedStates {
     const uint2 w = ptx::load_shared_8(row + 32 * n);
     return make_float2(__uint_as_float(w.x), __uint_as_float(w.y));
   }
-  // X times beta, as a left operand.
-  WW_DEVICE void subtract(u32 (&x)[4][4], const float (&ks)[32], const u32 (&v)[4][4], u32 factors) const {
+  // X as a left operand, from K S and the tile of V.
+  WW_DEVICE void subtract(u32 (&x)[4][4], const float (&ks)[32], u32 v, u32 factors) const {
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
-      const float2 by = load_pair(factors + offsetof(FusedTokens, state), n), beta = load_pair(factors + offsetof(FusedTokens, beta), n);
+    for (int n = 0; n < 4; ++n) {
+      u32 pairs[4];
+      load_transposed(pairs, v, 16 * n, warp_);
 #pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        const int at = 4 * n + 2 * row;
-        const u32 pair = v[n / 2][n % 2 * 2 + row];
-        x[n / 2][n % 2 * 2 + row] = E::pack(beta.x * E::low(pair) - by.x * ks[at], beta.y * E::high(pair) - by.y * ks[at + 1]);
+      for (int half = 0; half < 2; ++half) {
+        const float2 by = load_pair(factors + offsetof(FusedTokens, state), 2 * n + half);
+#pragma unroll
+        for (int row = 0; row < 2; ++row) {
+          const int at = 4 * (2 * n + half) + 2 * row;
+          const u32 pair = pairs[2 * half + row];
+          x[n][2 * half + row] = E::pack(E::low(pair) - by.x * ks[at], E::high(pair) - by.y * ks[at + 1]);
+        }
       }
     }
   }
@@ -145,81 +146,90 @@ class FusedStates {
       for (int row = 0; row < 2; ++row) to[n / 2][n % 2 * 2 + row] = E::pack(d[4 * n + 2 * row], d[4 * n + 2 * row + 1]);
     }
   }
-  WW_DEVICE void compute(const typename FusedBlock<C>::Stages& at, const typename FusedBlock<C>::Slots& from, Rows& rows, const Rows& now) {
-    const u32 k = b_.stage(at.entry), v = k + C::kV + group_ * kBlockBytes, t = b_.slot(from.entry);
-    const u32 factors = k + C::kTokens + 4 * column_;
-    float values[32], o[32];
-    u32 x[4][4], other[4][4];
-    ptx::mbarrier_wait(b_.full(at.entry), at.round & 1);
-    ptx::mbarrier_wait(b_.slot_full(from.entry), from.round & 1);
-    start_state(values, k);
-    turn();
-    store_turned(rows);
-    rows = now;
-#pragma unroll
-    for (int n = 0; n < 4; ++n) load_transposed(other[n], v, 16 * n, warp_);
-    Mma::template wait<0>();
-    Mma::settle(values);
-    subtract(x, values, other, factors);
-    Mma::settle(x);
-    Mma::begin();
-    Mma::template by_rows<false>(values, x, t);
-    Mma::commit();
-    decay_state(k + C::kTokens);
-    Mma::template wait<0>();
-    Mma::settle(values);
-    round_columns(other, values, factors + offsetof(FusedTokens, update));
-    round_columns(x, values);
-    start_state(o, k + C::kQ);
-    Mma::settle(s_);
-    Mma::settle(other);
-    Mma::begin();
-    Mma::template by_columns<C::kDim>(s_, other, k);
-    Mma::commit();
-    Mma::template wait<1>();
-    Mma::settle(o);
+  WW_DEVICE void scale_outputs(float (&o)[32], u32 factors) const {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const float2 by = load_pair(factors + offsetof(FusedTokens, out), n);
       o[4 * n] *= by.x, o[4 * n + 1] *= by.y, o[4 * n + 2] *= by.x, o[4 * n + 3] *= by.y;
     }
+  }
+  // Q S runs beside the making of X, and T is waited for when all is done that does not need it. That order has the fewest numbers at
+  // a time, so that no product waits for want of registers.
+  WW_DEVICE void compute(const typename FusedBlock<C>::Stages& at, const typename FusedBlock<C>::Slots& from) {
+    static_assert(C::kSlots == 2);
+    const u32 k = b_.stage(at.entry), t = b_.slot(from.entry), all = b_.factors(at.entry), factors = all + 4 * column_;
+    float o[32], change[32];
+    u32 x[4][4], update[4][4];
+    ptx::mbarrier_wait(b_.full(at.entry), at.round & 1);
+    {
+      float ks[32];
+      start_state(ks, k);
+      turn(from.entry ^ 1);
+      store_turned(from.entry ^ 1);
+      ptx::fence_proxy_async();
+      b_.arrive(b_.v_empty(from.entry ^ 1));
+      Mma::template wait<0>();
+      Mma::settle(ks);
+      ptx::mbarrier_wait(b_.known(at.entry), at.round & 1);
+      ptx::mbarrier_wait(b_.v_full(from.entry), from.round & 1);
+      start_state(o, k + C::kQ);
+      subtract(x, ks, b_.v(from.entry) + group_ * kBlockBytes, factors);
+    }
+    Mma::template wait<0>();
     Mma::settle(o);
+    ptx::mbarrier_wait(b_.slot_full(from.entry), from.round & 1);
     Mma::settle(x);
     Mma::begin();
+    Mma::template by_rows<false>(change, x, t);
+    Mma::commit();
+    decay_state(all);
+    scale_outputs(o, factors);
+    Mma::template wait<0>();
+    Mma::settle(change);
+    round_columns(update, change, factors + offsetof(FusedTokens, update));
+    round_columns(x, change);
+    Mma::settle(s_);
+    Mma::settle(o);
+    Mma::settle(update);
+    Mma::settle(x);
+    Mma::begin();
+    Mma::template by_columns<C::kDim>(s_, update, k);
+    Mma::commit();
     Mma::template by_rows<true>(o, x, t + kBlockBytes);
     Mma::commit();
     Mma::template wait<1>();
     Mma::settle(s_);
+    b_.arrive(b_.empty(at.entry));
     round_state();
     Mma::template wait<0>();
     Mma::settle(o);
-    b_.arrive(b_.empty(at.entry));
     b_.arrive(b_.slot_empty(from.entry));
 #pragma unroll
     for (int i = 0; i < 16; ++i) out_[i] = E::pack(o[2 * i], o[2 * i + 1]);
   }
 
-  // ---- outputs: turned round in shared memory, this warp's columns of it
-  WW_DEVICE void turn() const {
+  // ---- outputs of the chunk before: turned round where its v was, of which this warp alone has read what it writes
+  WW_DEVICE void turn(int entry) const {
     __syncwarp();
-    const u32 tile = b_.out_tile(group_);
+    const int lane = opaque(lane_);
+    const u32 tile = b_.v(entry) + group_ * kBlockBytes;
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
       const u32 w[4] = {out_[2 * n], out_[2 * n + 1], out_[2 * n + 2], out_[2 * n + 3]};
-      ptx::stmatrix_x4_trans(tile + piece_offset(8 * (n + lane_ / 16) + lane_ % 8, 2 * warp_ + lane_ / 8 % 2), w);
+      ptx::stmatrix_x4_trans(tile + piece_offset(8 * (n + lane / 16) + lane % 8, 2 * warp_ + lane / 8 % 2), w);
     }
     __syncwarp();
   }
   // Without a branch, since MMAs may be under way.
-  WW_DEVICE void store_turned(const Rows& rows) const {
-    const int half = lane_ % 2, first = lane_ / 2;
-    const int64_t at = (rows.row + first) * p_.out_token_stride + b_.head * C::kDim + 64 * group_ + 16 * warp_ + 8 * half;
+  WW_DEVICE void store_turned(int entry) const {
+    const int lane = opaque(lane_), half = lane % 2, first = lane / 2;
+    const int64_t at = out_at_ + first * p_.out_token_stride + 64 * group_ + 16 * warp_ + 8 * half;
     const auto* to = static_cast<const unsigned short*>(p_.out) + at;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       u32 w[4];
-      ptx::load_shared_16(w, b_.out_tile(group_) + piece_offset(first + 16 * i, 2 * warp_ + half));
-      store_global_16_if(to, w, first + 16 * i < rows.tokens);
+      ptx::load_shared_16(w, b_.v(entry) + group_ * kBlockBytes + piece_offset(first + 16 * i, 2 * warp_ + half));
+      store_global_16_if(to, w, first + 16 * i < out_tokens_);
       to += 16 * p_.out_token_stride;
     }
   }
@@ -230,6 +240,8 @@ class FusedStates {
   float s_[C::kDim / 2];
   u32 state_[kSteps][4];  // S^T, rounded
   u32 out_[16] = {};      // O of the last chunk, rounded
+  int64_t out_at_ = 0;    // where it goes
+  int out_tokens_ = 0;
 };
 
 // `maps`: null: all is copied by cp.async.
@@ -248,7 +260,7 @@ WW_DEVICE void fused_chunks(const LinearParams& p, const ScanMaps* maps, char* s
     ptx::setmaxnreg_decrease<C::kOfOthers>();
     const int warp = __shfl_sync(~0u, threadIdx.x / 32 % 4, 0);
     if (warp == 0) FusedLoader<C>(block, maps).run();
-    if (warp == 1) FusedFactors<C>(block).run_norms();
+    if (warp == 1) FusedFactors<C>(block).run_q(maps);
     if (warp >= 2) FusedFactors<C>(block).run();
   }
 }
