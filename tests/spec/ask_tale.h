@@ -147,4 +147,19 @@ inline void expect_same(const std::vector<Answer>& got, const std::vector<Answer
   }
 }
 
+inline ServerArgs small_args(int page_size) {
+  ServerArgs args;
+  args.threads = 1;
+  args.page_size = page_size;
+  args.max_total_tokens = 4096;
+  return args;
+}
+
+inline void set_algorithm(const std::string& algorithm, int topk, ServerArgs& args) {
+  args.speculative_algorithm = algorithm;
+  args.speculative_eagle_topk = topk;
+  if (algorithm == "EAGLE") args.speculative_draft_model_path = "models/tale-eagle";
+  if (algorithm == "STANDALONE") args.speculative_draft_model_path = "models/tale-draft";
+}
+
 }  // namespace warpweave::speculation
