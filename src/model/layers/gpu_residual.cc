@@ -122,7 +122,7 @@ void GpuResidual::normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& pref
   if (norm.weight.empty() || pending_.data != nullptr) settle_experts();
   if (norm.weight.empty()) {
     gpu::CopyRowsCall copy;
-    copy.x = const_cast<float*>(branch_input());
+    copy.x = branch_input();
     copy.partials = std::exchange(pending_, {});
     copy.count = rows_ * hidden_size_;
     copy.out = h_;
@@ -136,7 +136,7 @@ void GpuResidual::normed(const GpuRowNorm& norm, const gpu::WeightPrefetch& pref
                             .out_f32 = exact_copy ? h_f32_ : nullptr},
                            stream_);
   }
-  const gpu::RmsNormCall call = {.x = const_cast<float*>(branch_input()),
+  const gpu::RmsNormCall call = {.x = branch_input(),
                                  .partials = pending_,
                                  .rows = rows_,
                                  .cols = hidden_size_,

@@ -99,7 +99,7 @@ class GpuResidual {
   Status run_adapted(const gpu::GemmCall& call, std::optional<LoraPlace> place);
   void settle_experts();
   bool norms_add_sums() const;
-  const float* branch_input() const { return forked_ ? held_[current_] : x_[current_]; }
+  float* branch_input() const { return forked_ ? held_[current_] : x_[current_]; }
 
   int64_t hidden_size_;
   NormSpec norm_;
