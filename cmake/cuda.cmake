@@ -30,8 +30,8 @@ if(WW_CUDA)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
   string(APPEND CMAKE_CUDA_FLAGS " --expt-relaxed-constexpr -diag-suppress 177 -Xptxas -warn-spills")
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG")
-  # Spills and serialised wgmma fail a build whose warnings do, and are shown in others: each compiler has its own. ccache repeats a
-  # compiler's messages, so it may stand within.
+  # Spills and serialised wgmma fail a build whose warnings do, and are shown in others: each compiler has its own.
+  # ccache repeats a compiler's messages, so it may stand within.
   set(CMAKE_CUDA_COMPILER_LAUNCHER sh ${CMAKE_CURRENT_LIST_DIR}/nvcc_strict.sh
       ${CMAKE_CURRENT_LIST_DIR}/ptxas_allowed.txt)
   if(NOT WARPWEAVE_WARNINGS_AS_ERRORS)

@@ -3,7 +3,8 @@
 # registers to memory, or that its wgmma instructions wait for each other or its setmaxnreg is ignored (C75xx):
 # such a kernel is right, and slow. Lines that match a pattern of the file ALLOWED pass.
 # The object keeps no trace of the process that made it, so that the same sources give the same bytes.
-# With WARPWEAVE_PTXAS_WARNINGS=1 in the environment they are only shown: for work on a kernel, and in builds whose warnings are no errors.
+# With WARPWEAVE_PTXAS_WARNINGS=1 in the environment they are only shown: for work on a kernel, and in builds whose
+# warnings are no errors.
 allowed=$1
 shift
 log=$(mktemp) || exit 1
