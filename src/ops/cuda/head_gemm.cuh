@@ -27,7 +27,8 @@ constexpr int kHeadDepthMultiple = kHeadStep * kHeadWarps;
 constexpr int kHeadCols = 16;
 constexpr int kHeadStepsAhead = 4;      // of a warp's own
 
-template <class E, int kRowBlocks>
+// kAhead: steps of a warp whose weights are on their way.
+template <class E, int kRowBlocks, int kAhead = kHeadStepsAhead>
 class HeadGemm {
  public:
   // [warp][row block][8 columns][number][lane], as the instruction leaves them.
@@ -49,18 +50,18 @@ class HeadGemm {
   WW_DEVICE void run(Sums& sums) {
     const int steps = args_.in_dim / kHeadDepthMultiple;
 #pragma unroll
-    for (int i = 0; i < kHeadStepsAhead; ++i) load_weights(i, i, steps);
+    for (int i = 0; i < kAhead; ++i) load_weights(i, i, steps);
     ptx::grid_dependency_wait();
-    for (int step = 0; step < steps; step += kHeadStepsAhead) {
+    for (int step = 0; step < steps; step += kAhead) {
 #pragma unroll
-      for (int i = 0; i < kHeadStepsAhead; ++i) {
+      for (int i = 0; i < kAhead; ++i) {
         if (kRowBlocks == 1 && step + i < steps) load_rows(step + i, rows_[i]);
       }
 #pragma unroll
-      for (int i = 0; i < kHeadStepsAhead; ++i) {
+      for (int i = 0; i < kAhead; ++i) {
         if (kRowBlocks > 1 && step + i < steps) load_rows(step + i, rows_[0]);
         if (step + i < steps) multiply(rows_[kRowBlocks == 1 ? i : 0], i);
-        load_weights(step + kHeadStepsAhead + i, i, steps);
+        load_weights(step + kAhead + i, i, steps);
       }
     }
 #pragma unroll
@@ -135,8 +136,8 @@ class HeadGemm {
   const int head_, warp_, lane_;
   int column_, first_row_;
   const uint16_t* weight_;
-  uint4 ahead_[kHeadStepsAhead][2];
-  Rows rows_[kRowBlocks == 1 ? kHeadStepsAhead : 1];  // of one block, as many steps ahead
+  uint4 ahead_[kAhead][2];
+  Rows rows_[kRowBlocks == 1 ? kAhead : 1];  // of one block, as many steps ahead
   float sums_[kRowBlocks][2][4] = {};
 };
 

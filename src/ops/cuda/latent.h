@@ -68,6 +68,7 @@ struct HeadGemmCall {
   int64_t y_stride = 0;
   int64_t y_head_stride = 0;
   bool by_rows = false;                   // the kernel, and with it a row's bits, may depend on how many rows there are
+  bool x_settled = false;                 // x was written before the kernel before this one let its successors begin
 };
 void head_gemm(const HeadGemmCall& call, Stream stream);
 

@@ -48,9 +48,12 @@ __device__ __forceinline__ void ask_ahead(const LatentRowsCall& call, int positi
   ptx::prefetch_l2(call.sin + at);
 }
 
-template <typename T, class E, int kRowBlocks>
-__global__ void __launch_bounds__(kThreads) latent_inputs_kernel(const __grid_constant__ Args a) {
-  using Gemm = HeadGemm<E, kRowBlocks>;
+// With many rows and a depth of one step, five blocks fit an SM, so that all of a decode step of 64 rows stand ready at
+// once.
+template <typename T, class E, int kRowBlocks, int kAhead>
+__global__ void __launch_bounds__(kThreads, kRowBlocks == 4 && kAhead == 1 ? 5 : 1)
+    latent_inputs_kernel(const __grid_constant__ Args a) {
+  using Gemm = HeadGemm<E, kRowBlocks, kAhead>;
   __shared__ union {
     typename Gemm::Sums sums;
     float values[kMaxTokenDim];
@@ -78,7 +81,11 @@ void launch(Args& args, const HeadGemmCall& gemm, cudaStream_t stream) {
     args.gemm_blocks = head_gemm_blocks(args.gemm, row_blocks);
     const int rows = args.gemm.rows;
     const auto blocks = static_cast<unsigned>(rows + rows * args.rotating_blocks + args.gemm_blocks * args.rows.num_heads);
-    launch_dependent({dim3(blocks), kThreads, 0, stream}, latent_inputs_kernel<T, E, row_blocks>, static_cast<const Args&>(args));
+    const auto run = [&](auto kernel) {
+      launch_dependent({dim3(blocks), kThreads, 0, stream}, kernel, static_cast<const Args&>(args));
+    };
+    args.gemm.in_dim == kHeadDepthMultiple ? run(latent_inputs_kernel<T, E, row_blocks, 1>)
+                                           : run(latent_inputs_kernel<T, E, row_blocks, kHeadStepsAhead>);
   });
 }
 
@@ -89,7 +96,9 @@ void write_latent_and_absorb(const LatentRowsCall& rows, const HeadGemmCall& gem
   if (!head_gemm_by_mma(gemm) || rows.kv_rank + rows.rope_dim > kMaxTokenDim || rows.rows != gemm.rows ||
       rows.rows > kMostRows) {
     norm_rope_write_latent(rows, stream);
-    return head_gemm(gemm, stream);
+    HeadGemmCall beside = gemm;
+    beside.x_settled = true;
+    return head_gemm(beside, stream);
   }
   constexpr int kPairs = kThreads * kPairsEach;
   Args args{rows, head_gemm_args(gemm), (rows.num_heads * (rows.rope_dim / 2) + kPairs - 1) / kPairs, 0};

@@ -18,11 +18,11 @@ __device__ void rotate_queries(const LatentRowsCall& call, int64_t row, int posi
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads) latent_rows_kernel(LatentRowsCall call) {
-  start_successor();
   const int64_t row = blockIdx.x;
   const int32_t slot = call.kv_slots[row];
   const int position = call.positions[row];
   wait_for_predecessor();
+  start_successor();  // not before: the queries' GEMM beside this takes its input as settled
   if (blockIdx.y == 1) return rotate_queries<T>(call, row, position);
   extern __shared__ float values[];  // [kv_rank + rope_dim]
   if (slot >= 0) write_token<kThreads, T>(call, values, row, slot, position);

@@ -27,6 +27,7 @@ struct GemmArgs {
   void* y;
   int64_t y_stride, y_head_stride;
   int rows, boxes, column_blocks, row_blocks;
+  bool x_settled;
 };
 
 constexpr int box_bytes(int columns) { return (kRows + columns) * kBoxRowBytes; }
@@ -49,7 +50,7 @@ __device__ __forceinline__ void multiply_heads(const GemmArgs& a, int block, u32
     }
   }
   __syncthreads();
-  wait_for_predecessor();
+  if (!a.x_settled) wait_for_predecessor();
   if (threadIdx.x == 0) {
     for (int i = 0; i < a.boxes; ++i) {
       ptx::tma_load_4d(memory + i * box_bytes(kColumns), &a.x, barriers + 8 * i, i * kBoxDepth, first_row, head, 0);
@@ -88,6 +89,7 @@ __global__ void __launch_bounds__(kThreads) head_gemm_wgmma_kernel(const __grid_
   extern __shared__ __align__(1024) char memory[];
   start_successor();
   multiply_heads<E, kColumns>(a, static_cast<int>(blockIdx.x), ptx::smem_address(memory));
+  if (a.x_settled) wait_for_predecessor();  // whose results those behind this kernel take to be there when it has ended
 }
 
 // A matrix of each head, `stride` elements from row to row.
@@ -109,6 +111,7 @@ bool make_args(const HeadGemmCall& call, GemmArgs& args) {
   args.y_stride = call.y_stride;
   args.y_head_stride = call.y_head_stride;
   args.rows = static_cast<int>(call.rows);
+  args.x_settled = call.x_settled;
   args.boxes = call.in_dim / kBoxDepth;
   args.column_blocks = call.out_dim / kColumns;
   args.row_blocks = (args.rows + kRows - 1) / kRows;
