@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
-#include <random>
 #include <vector>
 
 #include "device/cuda/testing/host_cta.h"
@@ -21,7 +19,8 @@ namespace {
 
 using host_cta::Order;
 
-constexpr int kRows = 32, kDim = 64;  // of a unit
+constexpr int kDim = 128;
+constexpr int kHalfTiles = kDim / 8 / 2;
 
 struct Params {
   const int32_t* kv_lens;
@@ -63,21 +62,22 @@ struct Batch {
 template <int kTileTokens>
 class Split {
  public:
-  Split(const Batch& batch, int num_workers)
-      : batch_(batch), p_{batch.kv_lens.data(), batch.q_indptr.data(), batch.max_q_len, batch.window_left},
-        memory_(split_workspace_bytes(num_workers, kRows, kDim), std::byte{0x7f}),  // no number in it is one to use
-        work_(split_work_of(memory_.data(), num_workers, kRows)) {
+  Split(const Batch& batch, int num_workers, int rows = 32)
+      : batch_(batch), rows_(rows), p_{batch.kv_lens.data(), batch.q_indptr.data(), batch.max_q_len, batch.window_left},
+        memory_(split_workspace_bytes(num_workers, rows, kDim), std::byte{0x7f}),  // no number in it is one to use
+        work_(split_work_of(memory_.data(), num_workers, rows)) {
     work_.units = batch.units;
     work_.lockstep = lockstep_heads(batch.units, num_workers);
     const int tokens = batch.q_indptr.back();
-    out_.assign(size_t{1} * tokens * batch.units * kRows * kDim, NAN);
+    out_.assign(size_t{1} * tokens * batch.units * rows * kDim, NAN);
   }
 
   void check(Order order) {
     plan(order);
-    check_in_place();
+    check_in_place(order, false);
+    if (rows_ <= MergeMemory::kRows && work_.lockstep == 1) check_in_place(order, true);
     out_.assign(out_.size(), NAN);
-    for (int worker = 0; worker < work_.num_workers; ++worker) attend(worker);
+    for (int worker = 0; worker < work_.num_workers; ++worker) attend(worker, nullptr);
     static CombineShared shared;
     constexpr int kCtas = 7;
     for (int cta = 0; cta < kCtas; ++cta) {
@@ -88,28 +88,56 @@ class Split {
 
   // What SplitCombine asks of Rows.
   static constexpr int kValueDim = kDim;
-  static int most_rows() { return kRows; }
+  int most_rows() const { return rows_; }
   int rows_of(const SplitCut& cut) const { return rows_of(cut.unit); }
   void write(const SplitCut& cut, int row, int column, const float (&sum)[2], const SplitTotal& total) const {
     for (int i = 0; i < 2; ++i) out(cut.q_begin, cut.unit, row)[column + i] = sum[i] / total.sum;
   }
 
  private:
-  // Workers in any order: whoever is last merges.
-  void check_in_place() {
-    work_.in_place = true;
-    std::vector<int> workers(work_.num_workers);
-    std::iota(workers.begin(), workers.end(), 0);
-    std::shuffle(workers.begin(), workers.end(), std::mt19937(workers.size()));
-    for (const int worker : workers) attend(worker);
-    work_.in_place = false;
+  // Every worker merges its shares of what it has cut, a warpgroup for each half of the columns, or the last one all.
+  void check_in_place(Order order, bool shares) {
+    out_.assign(out_.size(), NAN);
+    std::vector<SplitCuts> cuts(work_.num_workers);
+    for (int worker = 0; worker < work_.num_workers; ++worker) {
+      cuts[worker].begin(work_, worker);
+      attend(worker, &cuts[worker]);
+    }
+    for (int worker = 0; worker < work_.num_workers; ++worker) {
+      for (int i = 0; i < cuts[worker].count; ++i) {
+        shares ? merge_shares(cuts[worker].units[i], order) : merge_if_last(cuts[worker].units[i]);
+      }
+    }
     expect_right();
-    for (int i = 0; i < 2 * work_.num_workers; ++i) ASSERT_EQ(work_.arrivals[i], 0) << "the next launch counts from 0";
   }
 
-  int rows_of(int unit) const { return unit == batch_.units - 1 ? 19 : kRows; }
+  void merge_if_last(const SplitCutUnit& unit) {
+    if (!arrives_last(unit.arrivals(work_, 0), unit.cut.pieces)) return;
+    constexpr int kTiles = kDim / 8;
+    for (int block = 0; block < rows_ / 16; ++block) {
+      host_cta::run(32, Order::ascending, [&] {
+        merge_in_place<kTiles>(work_, *this, {unit.cut, unit.pieces(work_.lockstep), block, 0});
+      });
+    }
+  }
+
+  void merge_shares(const SplitCutUnit& unit, Order order) {
+    constexpr int kThreads = 128;
+    static std::vector<char> memory(MergeMemory::kTileBytes + MergeMemory::kTotalsBytes + MergeMemory::kRows * 8);
+    ptx::set_shared_memory(memory.data(), memory.size(), kThreads);
+    const ptx::u32 tiles = ptx::smem_address(memory.data()), totals = tiles + MergeMemory::kTileBytes;
+    const MergeMemory parts = {tiles, totals, totals + MergeMemory::kTotalsBytes};
+    for (int half = 0; half < 2; ++half) {
+      host_cta::run(kThreads, order, [&] {
+        const SplitMerge<kHalfTiles, Split> merge(work_, *this, parts, 1);
+        merge.run(unit, half * kHalfTiles);
+      });
+    }
+  }
+
+  int rows_of(int unit) const { return unit == batch_.units - 1 ? rows_ * 5 / 8 : rows_; }
   float* out(int q_begin, int unit, int row) const {
-    return out_.data() + ((size_t{1} * q_begin * batch_.units + unit) * kRows + row) * kDim;
+    return out_.data() + ((size_t{1} * q_begin * batch_.units + unit) * rows_ + row) * kDim;
   }
 
   void plan(Order order) {
@@ -136,14 +164,14 @@ class Split {
     });
   }
 
-  // What an attention kernel does.
-  void attend(int worker) {
+  // What an attention kernel does. `cuts`: of the worker, which merges in place, or null.
+  void attend(int worker, SplitCuts* cuts) {
     SplitRunState<kTileTokens> run;
     run.begin(work_, worker);
     if (run.left <= 0) work_.cuts[worker] = {};
     SplitSegment s;
     while (run.next(p_, work_, s)) {
-      if (!work_.in_place) note_cut(work_, worker, s);
+      if (cuts == nullptr) note_cut(work_, worker, s);
       const int first = split_first_token(p_, s.kv_len, s.q_len, kTileTokens);
       const int begin = std::max(first + s.tile_begin * kTileTokens, first_visible(s.kv_len, s.q_len, p_.window_left));
       const int end = std::min(first + s.tile_end * kTileTokens, s.kv_len);
@@ -156,24 +184,12 @@ class Split {
           write_piece(s.slot(worker), row, sums);
         }
       }
-      if (work_.in_place && !s.whole()) merge_if_last(worker, s);
-    }
-  }
-
-  void merge_if_last(int worker, const SplitSegment& s) {
-    const SplitPieces pieces = pieces_in_place(work_, s, worker);
-    if (!arrives_last(work_.arrivals + pieces.first, pieces.count)) return;
-    const SplitCut cut = {s.q_begin, s.q_len, s.unit, pieces.count};
-    constexpr int kTiles = kDim / 8;
-    for (int block = 0; block < kRows / 16; ++block) {
-      for (int tile = 0; tile < kDim / 8; tile += kTiles) {
-        host_cta::run(32, Order::ascending, [&] { merge_in_place<kTiles>(work_, *this, {cut, pieces, block, tile}); });
-      }
+      if (cuts != nullptr && !s.whole()) cuts->add(s, worker, work_.lockstep, rows_of(s.unit));
     }
   }
 
   void write_piece(int slot, int row, const Sums& sums) {
-    float* const max_sum = work_.partial_max_sum + (size_t{1} * slot * kRows + row) * 2;
+    float* const max_sum = work_.partial_max_sum + (size_t{1} * slot * rows_ + row) * 2;
     max_sum[0] = static_cast<float>(sums.maximum);
     max_sum[1] = static_cast<float>(sums.sum);
     for (int c = 0; c < kDim; ++c) {
@@ -204,6 +220,7 @@ class Split {
   }
 
   const Batch& batch_;
+  const int rows_;  // of a unit
   const Params p_;
   std::vector<std::byte> memory_;
   SplitWork work_;
@@ -233,6 +250,12 @@ TEST_P(SplitTest, RequestsOfAnyLength) {
       batch_of({{1, 1}, {4, 700}, {2, 64}, {9, 900}, {3, 2049}, {4, 4}, {1, 1300}}, 4);  // the fourth is too long
   Split<64>(batch, 12).check(GetParam());
   Split<128>(batch, 9).check(GetParam());
+}
+
+// Of which workers merge shares, too.
+TEST_P(SplitTest, UnitsOfOneRowBlock) {
+  Split<64>(batch_of({{4, 5000}}, 1), 24, 16).check(GetParam());
+  Split<128>(batch_of({{1, 1}, {4, 700}, {2, 64}, {3, 2049}, {4, 4}, {1, 1300}}, 1), 17, 16).check(GetParam());
 }
 
 TEST_P(SplitTest, WindowsThatBeginWithinATile) {

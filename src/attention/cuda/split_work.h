@@ -22,15 +22,13 @@ struct SplitCut {
 struct SplitWork {
   const DecodeWorker* workers = nullptr;
   SplitCut* cuts = nullptr;          // [workers], written by the attention kernel
-  int32_t* arrivals = nullptr;       // [workers, 2] in place: of the unit that is cut and begins there, pieces written
+  int32_t* arrivals = nullptr;       // [workers, 2] of the unit that is cut and begins there (split_in_place.cuh)
   float* partial_out = nullptr;      // [2 * workers, tile_rows * value_dim] unnormalised
   float* partial_max_sum = nullptr;  // [2 * workers, tile_rows, 2] maximum (log2 units), sum
   int num_workers = 0;
   int tile_rows = 64;                // of a unit
   int units = 1;                     // of a request
   int lockstep = 1;                  // neighbouring units that as many neighbouring workers take in lockstep
-  // The CTA that writes a unit's last piece merges all of them, and no kernel does.
-  bool in_place = false;
   bool plan_is_older = false;        // than the kernel before this one, and so are the lengths and the page table
 };
 

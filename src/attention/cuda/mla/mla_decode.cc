@@ -16,11 +16,10 @@ constexpr int kMaxPageTokensOfBox = 64;
 
 constexpr int kWgmmaTileRows = 64;
 
-SplitWork work_of(const MlaLayout& layout, void* workspace, bool in_place) {
+SplitWork work_of(const MlaLayout& layout, void* workspace) {
   SplitWork work = split_work_of(workspace, layout.num_workers, layout.tile_rows);
   work.units = layout.row_tiles;
   work.lockstep = layout.lockstep;
-  work.in_place = in_place;
   return work;
 }
 
@@ -29,22 +28,27 @@ bool takes_boxes(MlaFormat format, const MlaParams& p, bool paired) {
          box_tokens_of(p.page_size, kMaxPageTokensOfBox) >= (paired ? kMinPairedBoxTokens : kMinBoxTokens);
 }
 
-// Whether the CTAs themselves merge pieces. Whole pairs have none, so no kernel has to merge them. Otherwise it pays
-// where units are in one or two pieces: from half as many units as CTAs up to as many (lengths are not known here).
-// More units have so little to merge that a kernel of its own takes less time in a step (docs/gpu-tuning.md).
-bool merges_in_place(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p) {
-  if (shape.family != MlaFamily::wgmma || shape.format != MlaFormat::same16) return false;
+// Who merges pieces, by what was the fastest (docs/gpu-tuning.md); lengths are not known here. Whole pairs have none,
+// so no kernel has to. More units than CTAs leave so little to merge that a kernel of its own takes less time in a
+// step. From half as many units as CTAs on, a unit is in one or two pieces, which the last CTA merges. Fewer units are
+// in more pieces: of few rows all their CTAs merge them, and of many rows a kernel does.
+MlaMerging merging_of(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p) {
+  constexpr int kFewRows = 16;
+  if (shape.family != MlaFamily::wgmma || shape.format != MlaFormat::same16) return MlaMerging::by_kernel;
   const int units = p.num_requests * layout.row_tiles, nearly_all = layout.num_workers - layout.num_workers / 16;
-  return layout.whole_pairs || (2 * units >= nearly_all && units <= layout.num_workers);
+  if (layout.whole_pairs) return MlaMerging::last_cta;
+  if (units > layout.num_workers) return MlaMerging::by_kernel;
+  if (2 * units >= nearly_all) return MlaMerging::last_cta;
+  return p.max_q_len * p.num_heads <= kFewRows ? MlaMerging::shares : MlaMerging::by_kernel;
 }
 
-MlaKernel kernel_of(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p, bool in_place) {
+MlaKernel kernel_of(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p, MlaMerging merging) {
   if (shape.family == MlaFamily::mma) {
     return (shape.element == MlaElement::bf16 ? sm80_mla_bf16 : sm80_mla_f16)(shape.format, layout.tile_rows);
   }
   const bool paired = layout.lockstep % 2 == 0 && layout.num_workers % 2 == 0;
   const bool boxes = takes_boxes(shape.format, p, paired);
-  return (shape.element == MlaElement::bf16 ? sm90_mla_bf16 : sm90_mla_f16)(shape.format, boxes, paired, in_place);
+  return (shape.element == MlaElement::bf16 ? sm90_mla_bf16 : sm90_mla_f16)(shape.format, boxes, paired, merging);
 }
 
 }  // namespace
@@ -64,7 +68,7 @@ MlaLayout mla_layout(const MlaShape& shape, const MlaParams& p, int num_sms) {
   out.tile_rows = shape.family == MlaFamily::wgmma ? kWgmmaTileRows : sm80_mla_tile_rows(rows);
   out.row_tiles = (rows + out.tile_rows - 1) / out.tile_rows;
   out.num_workers = num_sms * (shape.family == MlaFamily::mma ? sm80_mla_ctas_per_sm(rows) : 1);
-  if (kernel_of(shape, out, p, false) == nullptr) return {};
+  if (kernel_of(shape, out, p, MlaMerging::by_kernel) == nullptr) return {};
   out.lockstep = lockstep_heads(out.row_tiles, out.num_workers);
   out.workspace_bytes = split_workspace_bytes(out.num_workers, out.tile_rows, kMlaLatentDim);
   return out;
@@ -99,7 +103,7 @@ cudaError_t launch_mla_plan(const MlaLayout& layout, const MlaParams& p, void* w
   input.merge_tiles = 1;
   input.merged_pieces_a_tile = kMergedPiecesATile * kWgmmaTileRows /
                                std::min(layout.tile_rows, p.max_q_len * p.num_heads);
-  input.arrivals = work_of(layout, workspace, true).arrivals;
+  input.arrivals = work_of(layout, workspace).arrivals;
   auto* const workers = static_cast<DecodeWorker*>(workspace);
   if (layout.whole_pairs) return launch_whole_pairs_plan(input, workers, layout.num_workers, stream);
   return launch_decode_plan(input, workers, layout.num_workers, stream);
@@ -107,13 +111,13 @@ cudaError_t launch_mla_plan(const MlaLayout& layout, const MlaParams& p, void* w
 
 cudaError_t launch_mla_decode(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p, void* workspace,
                               bool plan_is_older, cudaStream_t stream) {
-  const bool in_place = merges_in_place(shape, layout, p);
-  const MlaKernel kernel = kernel_of(shape, layout, p, in_place);
+  const MlaMerging merging = merging_of(shape, layout, p);
+  const MlaKernel kernel = kernel_of(shape, layout, p, merging);
   if (kernel == nullptr || layout.tile_rows == 0) return cudaErrorNotSupported;
-  SplitWork work = work_of(layout, workspace, in_place);
+  SplitWork work = work_of(layout, workspace);
   work.plan_is_older = plan_is_older;
   const cudaError_t error = kernel(p, work, stream);
-  return error == cudaSuccess && !in_place ? launch_mla_combine(shape, p, work, stream) : error;
+  return error == cudaSuccess && merging == MlaMerging::by_kernel ? launch_mla_combine(shape, p, work, stream) : error;
 }
 
 }  // namespace warpweave::cuda

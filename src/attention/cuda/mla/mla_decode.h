@@ -45,7 +45,8 @@ MlaFamily faster_mla_family(MlaFormat format, const MlaParams& p);
 // The layout under which the bits of a request of one token are the same whatever else there is, at any page size.
 MlaLayout with_whole_pairs(MlaLayout layout);
 
-// Reads the pools' page size, num_heads and max_q_len of `p` alone.
+// Reads the pools' page size, num_heads and max_q_len of `p` alone. num_sms: no more than the GPU has, since CTAs
+// wait for each other (split_in_place.cuh).
 MlaLayout mla_layout(const MlaShape& shape, const MlaParams& p, int num_sms);
 
 // Of the layout that takes most.

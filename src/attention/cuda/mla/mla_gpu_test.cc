@@ -2,6 +2,7 @@
 // that a failure names.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
@@ -33,11 +34,11 @@ class MlaGpu : public ::testing::TestWithParam<MlaFamily> {
     ASSERT_EQ(cudaDeviceGetAttribute(&num_sms_, cudaDevAttrMultiProcessorCount, id), cudaSuccess);
   }
 
-  // Plans and runs on `workers` SMs. False: not written for that.
+  // Plans and runs on `workers` SMs, of those there are: CTAs wait for each other. False: not written for that.
   bool launch(const MlaCase& c, MlaProblem& problem, int workers) {
     const MlaParams p = problem.params();
     const MlaShape shape = {c.element, c.format, GetParam()};
-    const MlaLayout layout = mla_layout(shape, p, workers);
+    const MlaLayout layout = mla_layout(shape, p, std::min(workers, num_sms_));
     if (layout.tile_rows == 0) return false;
     workspace_ = DeviceBuffer::allocate(layout.workspace_bytes, "a test").value();
     EXPECT_EQ(cudaMemset(workspace_.as<char>(), 0xff, layout.workspace_bytes), cudaSuccess);

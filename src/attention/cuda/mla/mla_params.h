@@ -41,6 +41,12 @@ constexpr MlaFormat mla_format_of(KvFormat pool) {
 }
 static_assert(mla_token_bytes(MlaFormat::ds_mla) == kDsMlaTokenBytes);
 
+// Who merges a unit's pieces: a kernel behind attention, the CTA that writes the last one, or all that have
+// written one.
+enum class MlaMerging { by_kernel,
+                        last_cta,
+                        shares };
+
 struct MlaParams {
   const void* q = nullptr;         // [tokens, heads, 576], 16-byte aligned; strides in elements, multiples of 8
   int64_t q_token_stride = 0;

@@ -45,19 +45,37 @@ struct MlaSight {
   int end = 0;
   int tree_begin = 1 << 30;
   const uint32_t* tree = nullptr;
+  int words = 0;  // of it
 
   WW_DEVICE MlaSight() {}
   WW_DEVICE MlaSight(const MlaParams& p, const SplitSegment& s, int query) {
     end = p.causal && p.tree_mask == nullptr ? s.kv_len - s.q_len + query + 1 : s.kv_len;
     if (p.tree_mask == nullptr) return;
     tree_begin = s.kv_len - s.q_len;
-    tree = p.tree_mask + static_cast<int64_t>(s.q_begin + query) * p.tree_mask_words;
+    words = p.tree_mask_words;
+    tree = p.tree_mask + static_cast<int64_t>(s.q_begin + query) * words;
   }
   WW_DEVICE bool sees(int token) const {
     if (token >= end) return false;
     const int node = token - tree_begin;
     return node < 0 || (__ldg(tree + node / 32) >> (node % 32) & 1) != 0;
   }
+  // Bit i: of token `first` + i.
+  WW_DEVICE uint32_t bits(int first) const {
+    const int count = end - first;
+    const uint32_t seen = count >= 32 ? ~0u : count > 0 ? (1u << count) - 1 : 0u;
+    return tree == nullptr ? seen : seen & tree_bits(first - tree_begin);
+  }
+
+ private:
+  // From node `first` on; what stands before the tree is seen.
+  WW_DEVICE uint32_t tree_bits(int first) const {
+    if (first <= -32) return ~0u;
+    if (first < 0) return word(0) << -first | ((1u << -first) - 1);
+    const uint64_t two = static_cast<uint64_t>(word(first / 32 + 1)) << 32 | word(first / 32);
+    return static_cast<uint32_t>(two >> first % 32);
+  }
+  WW_DEVICE uint32_t word(int i) const { return i < words ? __ldg(tree + i) : 0; }
 };
 
 }  // namespace warpweave::cuda

@@ -10,9 +10,9 @@ namespace warpweave::cuda {
 
 using MlaKernel = cudaError_t (*)(const MlaParams&, const SplitWork&, cudaStream_t);
 
-// `boxes`: by TMA; `paired`: clusters of two CTAs; `merges`: in place (SplitWork::in_place), of 16-bit pools.
-MlaKernel sm90_mla_bf16(MlaFormat format, bool boxes, bool paired, bool merges);
-MlaKernel sm90_mla_f16(MlaFormat format, bool boxes, bool paired, bool merges);
+// `boxes`: by TMA; `paired`: clusters of two CTAs; `merging`: of other pools, by a kernel.
+MlaKernel sm90_mla_bf16(MlaFormat format, bool boxes, bool paired, MlaMerging merging);
+MlaKernel sm90_mla_f16(MlaFormat format, bool boxes, bool paired, MlaMerging merging);
 
 // Tiles of 16 or 32 rows.
 MlaKernel sm80_mla_bf16(MlaFormat format, int tile_rows);

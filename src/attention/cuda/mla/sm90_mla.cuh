@@ -15,8 +15,8 @@
 //
 // Pools: 16-bit numbers, by TMA where pages hold boxes of 16 tokens (paired: 8) or more, else gathered by threads; or
 // e4m3, widened on the way (sm90_mla_fp8_producer.cuh). Unused rows of the last page may hold anything.
-// Split-KV by a device-made plan; pieces are merged by a kernel behind this one (mla_combine.cuh), or, of 16-bit pools
-// and where units are in few pieces, by the CTA that writes a unit's last one (kMerges).
+// Split-KV by a device-made plan; pieces are merged by a kernel behind this one (mla_combine.cuh) or, of 16-bit pools
+// and where there are no more units than CTAs, by the CTAs that have written them (MlaMerging).
 #pragma once
 
 #include <type_traits>
@@ -67,12 +67,15 @@ __global__ void __launch_bounds__(C::kThreads, 1)
   if (warpgroup == 0 || warpgroup == 3) {
     ptx::setmaxnreg_decrease<C::kProducerRegisters>();
     sm90_mla_produce<C>(p, map, work, shared, boxes);
-  } else if (warpgroup == 1) {
-    ptx::setmaxnreg_increase<C::kLeaderRegisters>();
-    Sm90MlaLeader<C>(p, work, shared).run();
   } else {
-    ptx::setmaxnreg_increase<C::kFollowerRegisters>();
-    Sm90MlaFollower<C>(p, work, shared).run();
+    if (warpgroup == 1) {
+      ptx::setmaxnreg_increase<C::kLeaderRegisters>();
+      Sm90MlaLeader<C>(p, work, shared).run();
+    } else {
+      ptx::setmaxnreg_increase<C::kFollowerRegisters>();
+      Sm90MlaFollower<C>(p, work, shared).run();
+    }
+    if constexpr (C::kShares) sm90_mla_merge<C>(p, work, shared, warpgroup - 1);
   }
   if constexpr (C::kPaired) {  // the other CTA may still copy to here, and tell here what it has read
     ptx::cluster_arrive_relaxed();

@@ -22,13 +22,16 @@ class Sm90MlaHalf {
   static constexpr int kScores = C::kTokens / 2;    // of S
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr float kLn2 = 0.6931471805599453f;
+  static constexpr int kMergedTiles = kOut / 4;     // of 8 columns
   // Named barriers.
-  static constexpr int kProbabilityReady = 1, kProbabilityRead = 2, kOwn = 3;
+  static constexpr int kProbabilityReady = 1, kProbabilityRead = 2, kOwn = kSm90MlaOwnBarrier;
 
   // `half`: 0 left, 1 right.
   WW_DEVICE Sm90MlaHalf(const MlaParams& p, const SplitWork& work, const Sm90MlaShared<C>& shared, int half)
       : p_(p), work_(work), shared_(shared), cursor_(shared.cursors[half]), half_(half) {
-    if (thread() == 0) cursor_.run.begin(work, blockIdx.x);
+    if (thread() != 0) return;
+    cursor_.run.begin(work, blockIdx.x);
+    if constexpr (C::kMerges) cuts().begin(work, blockIdx.x);
   }
 
   // The next segment, into the cursor; its tiles, none: there is no more.
@@ -44,7 +47,12 @@ class Sm90MlaHalf {
   }
   // After next_segment, and before the next one.
   WW_DEVICE void advance() {
-    if (thread() == 0) cursor_.run.advance(p_, work_);
+    if (thread() != 0) return;
+    if constexpr (C::kMerges) {
+      const SplitSegment& segment = cursor_.segment;
+      if (!segment.whole()) cuts().add(segment, blockIdx.x, work_.lockstep, rows());
+    }
+    cursor_.run.advance(p_, work_);
   }
   // Of the segment: how many it has, at most kRows.
   WW_DEVICE int rows() const { return rows(cursor_.segment); }
@@ -134,14 +142,17 @@ class Sm90MlaHalf {
     }
   }
 
-  // Behind write(): this half of a unit that is cut, if no piece of it is missing any more.
-  WW_DEVICE void merge() {
-    const SplitSegment segment = cursor_.segment;
-    if (segment.whole()) return;
-    const SplitPieces pieces = pieces_in_place(work_, segment, blockIdx.x);
+  // Behind write(): tells that this half of a cut unit's piece is there, and merges it if the CTA that is last does.
+  WW_DEVICE void arrive() {
+    if (cursor_.segment.whole()) return;
     ptx::named_barrier_sync(kOwn + half_, 128);  // all have written
+    const SplitCutUnit& unit = cuts().units[cuts().count - 1];
+    if constexpr (C::kShares) {
+      if (thread() == 0) ptx::reduce_add_release(unit.arrivals(work_, half_), 1);
+      return;
+    }
     if (thread() == 0) {
-      const bool last = arrives_last(work_.arrivals + (pieces.first - 1) + half_, pieces.count);
+      const bool last = arrives_last(unit.arrivals(work_, half_), unit.cut.pieces);
       ptx::store_shared_8(shared_.flag(half_), last ? 1u : 0u, 0u);
     }
     ptx::named_barrier_sync(kOwn + half_, 128);
@@ -149,12 +160,12 @@ class Sm90MlaHalf {
     constexpr int kTilesAtOnce = 8;  // of 8 columns, a warp's
     const int blocks = (rows() + 15) / 16;
     const MlaRows<E> out(p_, work_);
-    const SplitCut cut = {segment.q_begin, segment.q_len, segment.unit, pieces.count};
-    const int first_tile = half_ * (kOut / 4);
-    for (int i = thread() / 32; i < blocks * (kOut / 4 / kTilesAtOnce); i += 4) {
-      merge_in_place<kTilesAtOnce>(work_, out, {cut, pieces, i % blocks, first_tile + i / blocks * kTilesAtOnce});
+    for (int i = thread() / 32; i < blocks * (kMergedTiles / kTilesAtOnce); i += 4) {
+      merge_in_place<kTilesAtOnce>(work_, out, {unit.cut, unit.pieces(work_.lockstep), i % blocks,
+                                                half_ * kMergedTiles + i / blocks * kTilesAtOnce});
     }
   }
+  WW_DEVICE SplitCuts& cuts() const { return shared_.cuts[half_]; }
 
   const MlaParams& p_;
   const SplitWork& work_;
@@ -187,6 +198,7 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
       if constexpr (C::kScoresAhead) run_ahead(s, probability); else run_in_turn(s, probability);
       finish_rows();
     }
+    if constexpr (C::kShares) await_reader();  // the other one is done with the last tile
   }
 
  private:
@@ -248,7 +260,7 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
   // Eight threads take 128 bytes of a row; rows that the request does not have are zeros.
   WW_DEVICE void ask_for_queries(const SplitSegment& segment) const {
     const int piece = thread() % 8, count = this->rows(segment);
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < C::kRows / 16; ++i) {
       const int local = i * 16 + thread() / 8, row = segment.unit * C::kRows + local, query = row / p_.num_heads;
       const bool has = local < count;
@@ -311,19 +323,23 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
     ++tile_;
   }
 
+  // By bits, 32 tokens at a time: this code runs at a request's end, when its instructions have to be fetched.
   WW_DEVICE void mask(int tile, float (&s)[kScores]) const {
+    const SplitSegment& segment = cursor_.segment;
     const int begin = tile * C::kTokens;
-    if (begin + C::kTokens <= cursor_.segment.kv_len - cursor_.segment.q_len) return;
-    const SplitSegment segment = cursor_.segment;
-    const int column = begin + static_cast<int>(threadIdx.x) % 4 * 2;
+    if (begin + C::kTokens <= segment.kv_len - segment.q_len) return;
 #pragma unroll
     for (int row = 0; row < 2; ++row) {
       // Rows that the request does not have see what its last one does.
-      const int query = (segment.unit * C::kRows + row_of(row)) / p_.num_heads;
+      const int query = segment.q_len > 1 ? (segment.unit * C::kRows + row_of(row)) / p_.num_heads : 0;
       const MlaSight sight(p_, segment, max(min(query, segment.q_len - 1), 0));
 #pragma unroll
-      for (int i = 0; i < kScores / 2; ++i) {
-        if (!sight.sees(column + i / 2 * 8 + i % 2)) s[i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t seen = sight.bits(begin + half * 32) >> threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < kScores / 4; ++i) {
+          if ((seen >> (i / 2 * 8 + i % 2) & 1) == 0) s[half * (kScores / 2) + i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
+        }
       }
     }
   }
@@ -379,7 +395,7 @@ class Sm90MlaLeader : Sm90MlaHalf<C> {
     ptx::store_shared_8(shared_.factors + thread() * 8, scale[0], scale[1]);
     ptx::named_barrier_arrive(Base::kProbabilityReady, 256);
     this->write(scale);
-    if constexpr (C::kMerges) this->merge();
+    if constexpr (C::kMerges) this->arrive();
   }
 
   const float scale_log2_;
@@ -420,7 +436,7 @@ class Sm90MlaFollower : Sm90MlaHalf<C> {
       read_factors(scale);
       ptx::named_barrier_arrive(Base::kProbabilityRead, 256);
       this->write(scale);
-      if constexpr (C::kMerges) this->merge();
+      if constexpr (C::kMerges) this->arrive();
     }
   }
 
@@ -442,5 +458,24 @@ class Sm90MlaFollower : Sm90MlaHalf<C> {
     ptx::named_barrier_arrive(Base::kProbabilityRead, 256);
   }
 };
+
+// Behind its last segment, a multiplying warpgroup merges the CTA's shares of its half of the units that the CTA cuts.
+// One copy of the code for both. In the memory of Q and of the tiles, which nobody uses any more.
+template <class C>
+WW_DEVICE void sm90_mla_merge(const MlaParams& p, const SplitWork& work, const Sm90MlaShared<C>& shared, int half) {
+  constexpr int kTiles = kMlaLatentDim / 8 / 2;
+  static_assert(MergeMemory::kTileBytes <= C::kTileBytes && 2 * MergeMemory::kTotalsBytes <= C::kTileBytes);
+  const MergeMemory memory = {shared.kv + half * C::kTileBytes, shared.q + half * MergeMemory::kTotalsBytes,
+                              shared.factors + half * MergeMemory::kRows * 8};
+  const MlaRows<typename C::Element> rows(p, work);
+  const SplitMerge<kTiles, MlaRows<typename C::Element>> merge(work, rows, memory, kSm90MlaOwnBarrier + half);
+  const SplitCuts& cuts = shared.cuts[half];
+#pragma unroll 1
+  for (int i = 0; i < cuts.count; ++i) {
+    const SplitCutUnit unit = cuts.units[i];
+    merge.await(unit.arrivals(work, half), unit.cut.pieces);
+    merge.run(unit, half * kTiles);
+  }
+}
 
 }  // namespace warpweave::cuda

@@ -2,14 +2,19 @@
 
 namespace warpweave::cuda {
 
-MlaKernel sm90_mla_f16(MlaFormat format, bool boxes, bool paired, bool merges) {
+MlaKernel sm90_mla_f16(MlaFormat format, bool boxes, bool paired, MlaMerging merging) {
   switch (format) {
-    case MlaFormat::e4m3: return sm90_mla_kernel<ptx::F16, MlaFormat::e4m3, false>(boxes, paired);
+    case MlaFormat::e4m3: return sm90_mla_kernel<ptx::F16, MlaFormat::e4m3, MlaMerging::by_kernel>(boxes, paired);
     case MlaFormat::ds_mla: return nullptr;
     case MlaFormat::same16: break;
   }
-  if (merges) return sm90_mla_kernel<ptx::F16, MlaFormat::same16, true>(boxes, paired);
-  return sm90_mla_kernel<ptx::F16, MlaFormat::same16, false>(boxes, paired);
+  switch (merging) {
+    case MlaMerging::last_cta:
+      return sm90_mla_kernel<ptx::F16, MlaFormat::same16, MlaMerging::last_cta>(boxes, paired);
+    case MlaMerging::shares: return sm90_mla_kernel<ptx::F16, MlaFormat::same16, MlaMerging::shares>(boxes, paired);
+    case MlaMerging::by_kernel: break;
+  }
+  return sm90_mla_kernel<ptx::F16, MlaFormat::same16, MlaMerging::by_kernel>(boxes, paired);
 }
 
 }  // namespace warpweave::cuda

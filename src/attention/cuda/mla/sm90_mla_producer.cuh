@@ -160,6 +160,11 @@ class Sm90MlaGatherProducer {
   static constexpr int kOwnTokens = Shared::kOwnTokens;
   static constexpr int kPassTokens = C::kGatherers / 8;
   static constexpr int kPasses = kOwnTokens / kPassTokens;
+  // Of each pass, where 16 bytes of the first 128 are, and 16; of a token that is not there: anywhere, and 0.
+  struct Pieces {
+    const char* at[kPasses];
+    int bytes[kPasses];
+  };
   static WW_DEVICE int row(int pass) {
     return Shared::first_own() + pass * kPassTokens + static_cast<int>(threadIdx.x) / 8;
   }
@@ -173,11 +178,14 @@ class Sm90MlaGatherProducer {
       const int settled = mla_settled_tokens(p_, s) / C::kTokens;
       for (int tile = s.tile_begin; tile < s.tile_end; ++tile) {
         if (tile >= settled) ptx::grid_dependency_wait();
-        const char* from[kPasses];
+        Pieces from;
 #pragma unroll
         for (int i = 0; i < kPasses; ++i) {
           const int token = tile * C::kTokens + row(i);
-          from[i] = token < s.kv_len ? mla_token_of(p_, pages_[i], token) : nullptr;
+          const bool has = token < s.kv_len;
+          const char* const at = has ? mla_token_of(p_, pages_[i], token) : static_cast<const char*>(p_.kv);
+          from.at[i] = at + threadIdx.x % 8 * 16;
+          from.bytes[i] = has ? 16 : 0;
         }
         if (tile + 1 < s.tile_end) find_pages(s, tile + 1);
         copy<kMlaRopePart>(from);
@@ -198,21 +206,24 @@ class Sm90MlaGatherProducer {
     }
   }
 
+  // Every copy is one instruction: what differs from one to the next is a constant.
   template <int kPart>
-  WW_DEVICE void copy(const char* const (&from)[kPasses]) {
+  WW_DEVICE void copy(const Pieces& from) {
+    static_assert(kPassTokens % 8 == 0 && kOwnTokens % 8 == 0);  // a thread's rows have one swizzle
     const int piece = threadIdx.x % 8;
     ptx::mbarrier_wait(shared_.empty(ring_, kPart), ring_.phase() ^ 1);
+    // Through a shuffle: the compiler (CUDA 13.0) makes illegal instructions of copies with a policy to the sum of a
+    // uniform register and another one.
+    const ptx::u32 to = __shfl_sync(~0u, shared_.part(ring_, kPart) + row(0) * 128 + (piece ^ row(0) % 8) * 16,
+                                    threadIdx.x % 32);
 #pragma unroll
     for (int j = 0; j < mla_columns(kPart); ++j) {
       const int column = mla_first_column(kPart) + j;
-      const ptx::u32 block = shared_.part(ring_, kPart) + j * C::kColumnBytes;
 #pragma unroll
       for (int i = 0; i < kPasses; ++i) {
-        const char* source = from[i] == nullptr ? static_cast<const char*>(p_.kv) : from[i] + column * 128 + piece * 16;
-        const ptx::u32 to = block + row(i) * 128 + (piece ^ row(i) % 8) * 16;
-        const int bytes = from[i] == nullptr ? 0 : 16;
-        if constexpr (C::kExchanges) ptx::cp_async_16(to, source, bytes);
-        else ptx::cp_async_16<128>(to, source, bytes, policy_);
+        const ptx::u32 target = to + j * C::kColumnBytes + i * kPassTokens * 128;
+        if constexpr (C::kExchanges) ptx::cp_async_16(target, from.at[i] + column * 128, from.bytes[i]);
+        else ptx::cp_async_16<128>(target, from.at[i] + column * 128, from.bytes[i], policy_);
       }
       if constexpr (C::kExchanges) ptx::cp_async_mbarrier_arrive_noinc(shared_.gathered(ring_, column));
     }

@@ -6,18 +6,20 @@
 
 namespace warpweave::cuda {
 
-template <class Element, MlaFormat kFormat, bool kMerges_>
+template <class Element, MlaFormat kFormat, MlaMerging kMerging>
 MlaKernel sm90_mla_kernel(bool boxes, bool paired) {
-  constexpr bool kMerges = kMerges_ && kFormat == MlaFormat::same16;
+  constexpr bool kPairs = kMerging != MlaMerging::shares;
+  if constexpr (kFormat == MlaFormat::same16 && kPairs) {
+    if (boxes && paired) return launch_sm90_mla<Sm90MlaConfig<Element, kFormat, true, true, kMerging>>;
+  }
   if constexpr (kFormat == MlaFormat::same16) {
-    if (boxes && paired) return launch_sm90_mla<Sm90MlaConfig<Element, kFormat, true, true, kMerges>>;
-    if (boxes) return launch_sm90_mla<Sm90MlaConfig<Element, kFormat, true, false, kMerges>>;
+    if (boxes) return launch_sm90_mla<Sm90MlaConfig<Element, kFormat, true, false, kMerging>>;
   }
   // Codes without scales are widened faster than they are sent (docs/gpu-tuning.md).
-  if constexpr (kFormat != MlaFormat::e4m3) {
-    if (paired) return launch_sm90_mla<Sm90MlaConfig<Element, kFormat, false, true, kMerges>>;
+  if constexpr (kFormat != MlaFormat::e4m3 && kPairs) {
+    if (paired) return launch_sm90_mla<Sm90MlaConfig<Element, kFormat, false, true, kMerging>>;
   }
-  return launch_sm90_mla<Sm90MlaConfig<Element, kFormat, false, false, kMerges>>;
+  return launch_sm90_mla<Sm90MlaConfig<Element, kFormat, false, false, kMerging>>;
 }
 
 }  // namespace warpweave::cuda

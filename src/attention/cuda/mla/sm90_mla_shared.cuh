@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "attention/cuda/mla/mla_run.cuh"
+#include "attention/cuda/split_in_place.cuh"
 #include "device/cuda/ptx.h"
 
 namespace warpweave::cuda {
@@ -16,7 +17,7 @@ enum MlaPart { kMlaRopePart = 0, kMlaRightPart = 1, kMlaLeftPart = 2, kMlaParts 
 constexpr int mla_first_column(int part) { return part == kMlaRopePart ? 8 : part == kMlaRightPart ? 4 : 0; }
 constexpr int mla_columns(int part) { return part == kMlaRopePart ? 1 : 4; }
 
-template <class Element_, MlaFormat kFormat_, bool kBoxes_, bool kPaired_, bool kMerges_>
+template <class Element_, MlaFormat kFormat_, bool kBoxes_, bool kPaired_, MlaMerging kMerging_>
 struct Sm90MlaConfig {
   using Element = Element_;
   static constexpr MlaFormat kFormat = kFormat_;
@@ -24,7 +25,9 @@ struct Sm90MlaConfig {
   static constexpr bool kPaired =
       kPaired_;  // two CTAs of a cluster, a row tile each, copy half of each KV tile for both
   static_assert(kFormat == MlaFormat::same16 || !kBoxes);
-  static constexpr bool kMerges = kMerges_;  // in place (SplitWork::in_place)
+  static constexpr bool kMerges = kMerging_ != MlaMerging::by_kernel;  // in place (split_in_place.cuh)
+  static constexpr bool kShares = kMerging_ == MlaMerging::shares;  // of one row tile, so that there are no pairs
+  static_assert(!kShares || !kPaired);
   // A segment's queries are asked for while the one before ends. Measured where pieces are merged in place alone.
   static constexpr bool kQueriesAhead = kMerges;
   static constexpr bool kExchanges = kPaired && !kBoxes;  // what a CTA has gathered goes to the other one
@@ -44,12 +47,16 @@ struct Sm90MlaConfig {
   static constexpr int kStages = 2;
   static constexpr int kProbabilityBytes = kRows * kTokens * 2;
   static constexpr int kBarrierBytes = 256;  // and flags
-  static constexpr int kSmemBytes = 3 * kTileBytes + kProbabilityBytes + 128 * 8 + kBarrierBytes + 384 + 1024;
+  static constexpr int kCursorBytes = 3 * sizeof(MlaCursor) + 2 * sizeof(SplitCuts);
+  static constexpr int kSmemBytes = 3 * kTileBytes + kProbabilityBytes + 128 * 8 + kBarrierBytes + kCursorBytes + 1024;
   static_assert(kSmemBytes <= 227 * 1024);
   static constexpr float kRescaleThreshold = 8;
   // Where codes are widened, widening is slower than freeing a tile's memory, so S of the next tile is computed ahead.
   static constexpr bool kScoresAhead = kFormat != MlaFormat::same16;
 };
+
+// Named, of a multiplying warpgroup's own: the leader's, and the follower's behind it.
+inline constexpr int kSm90MlaOwnBarrier = 3;
 
 // The n-th KV tile of a CTA stands in stage n % 2, in round n / 2.
 struct MlaRing {
@@ -62,6 +69,7 @@ template <class C>
 struct Sm90MlaShared {
   ptx::u32 q, kv, probability, factors, barriers;
   MlaCursor* cursors;  // [3]: the leader's, the follower's, the copying ones'
+  SplitCuts* cuts;     // [2]: the leader's, the follower's
 
   WW_DEVICE explicit Sm90MlaShared(char* base) {
     constexpr int kFactors = (1 + C::kStages) * C::kTileBytes + C::kProbabilityBytes;
@@ -71,7 +79,7 @@ struct Sm90MlaShared {
     factors = q + kFactors;
     barriers = factors + 128 * 8;
     cursors = reinterpret_cast<MlaCursor*>(base + kFactors + 128 * 8 + C::kBarrierBytes);
-    static_assert(3 * sizeof(MlaCursor) <= 384);
+    cuts = reinterpret_cast<SplitCuts*>(cursors + 3);
     static_assert(C::kStages * (kMlaParts * 16 + C::kColumnBlocks * 8) + 16 <= C::kBarrierBytes);
   }
   WW_DEVICE ptx::u32 full(MlaRing ring, int part) const {
