@@ -6,9 +6,9 @@
 // Weights and inputs are f32, f16 or bf16; sums are f32 (f32 inputs are multiplied exactly, without
 // TF32). Weights in e4m3 with scales (fp8.h), inputs in f16 or bf16:
 //   up to 16 rows        inputs as they are, weights widened on the way to the tensor cores
-//   up to 64 rows        with scales of rows, where partial sums are taken or a GLU is wanted, and heads: inputs
-//                        rounded to e4m3, a scale a row, by stream_gemm.h; partial sums of up to 128 rows, too
-//   more                 inputs rounded to e4m3, a scale a row (for weight scales of blocks: one for 128
+//   up to 64 rows        where partial sums are taken or, with scales of rows, a GLU is wanted, and heads: inputs
+//                        rounded to e4m3 by stream_gemm.h; partial sums of up to 128 rows, too
+//   more                 inputs rounded to e4m3, too, a scale a row (for weight scales of blocks: one for 128
 //                        columns), GEMMs of 8-bit operands by cuBLASLt with f32 sums: its fast
 //                        accumulation, which keeps about 14 bits of a sum, is off
 //   else                 weights are widened to memory, a piece at a time, and multiplied as 16-bit ones:

@@ -13,8 +13,14 @@ using BlockSums = float[C::kBoxes][C::kColumns / 2];
 template <class C>
 using Sums = BlockSums<C>[C::kRowBlocks];
 
+// Of a thread's two rows in each block of rows, of a chunk (ChunkScales).
 template <class C>
-__device__ __forceinline__ void multiply_codes(ptx::u32 x, ptx::u32 w, BlockSums<C>& sum) {
+struct RowScales {
+  float of[C::kRowBlocks][2];
+};
+
+template <class C>
+__device__ __forceinline__ void multiply_codes(ptx::u32 x, ptx::u32 w, const float (&scales)[2], BlockSums<C>& sum) {
   BlockSums<C> of_chunk;
   ptx::wgmma_fence();
 #pragma unroll
@@ -30,7 +36,7 @@ __device__ __forceinline__ void multiply_codes(ptx::u32 x, ptx::u32 w, BlockSums
 #pragma unroll
   for (int box = 0; box < C::kBoxes; ++box) {
 #pragma unroll
-    for (int i = 0; i < C::kColumns / 2; ++i) sum[box][i] += of_chunk[box][i];
+    for (int i = 0; i < C::kColumns / 2; ++i) sum[box][i] += of_chunk[box][i] * (C::kBlocks ? scales[i / 2 % 2] : 1.0f);
   }
 }
 
@@ -40,10 +46,52 @@ __device__ int row_of_thread() {
   return thread / 32 % 4 * 16 + thread % 32 / 4;
 }
 
-// What codes stand for: those of this thread's columns, and of the rows that it has.
+// Scales of blocks: a chunk is as deep as a block, a tile has the weight rows of one. They are asked for a chunk ahead.
+template <class C>
+class ChunkScales {
+ public:
+  template <class Args>
+  __device__ ChunkScales(const Args& a, const DepthShare& share) : left_(share.count) {
+    if constexpr (C::kBlocks) {
+      w_ = a.w_scales + int64_t{share.tile} * a.scale_stride + share.rank;
+      x_ = a.x_scales + int64_t{share.rank} * a.rows;
+      w_step_ = a.splits;
+      x_step_ = a.splits * a.rows;
+#pragma unroll
+      for (int i = 0; i < 2 * C::kRowBlocks; ++i) row_[i] = min(i / 2 * kStreamGemmRows + i % 2 * 8 + row_of_thread(), a.rows - 1);
+      ask();
+    }
+  }
+  __device__ __forceinline__ RowScales<C> next() {
+    RowScales<C> out = {};
+    if constexpr (C::kBlocks) {
+#pragma unroll
+      for (int i = 0; i < 2 * C::kRowBlocks; ++i) out.of[i / 2][i % 2] = of_rows_[i] * of_weights_;
+      w_ += w_step_;
+      x_ += x_step_;
+      if (--left_ > 0) ask();
+    }
+    return out;
+  }
+
+ private:
+  __device__ __forceinline__ void ask() {
+    of_weights_ = __ldg(w_);
+#pragma unroll
+    for (int i = 0; i < 2 * C::kRowBlocks; ++i) of_rows_[i] = __ldcg(x_ + row_[i]);
+  }
+
+  const float *w_, *x_;
+  int left_, w_step_, x_step_;
+  int row_[2 * C::kRowBlocks];
+  float of_weights_, of_rows_[2 * C::kRowBlocks];
+};
+
+// Scales of rows: those of this thread's columns, and of the rows that it has.
 template <class C>
 struct Scales {
-  static constexpr bool kEarly = C::kCodes && C::kRowBlocks == 1;  // else there are no registers for them
+  static constexpr bool kUsed = C::kCodes && !C::kBlocks;
+  static constexpr bool kEarly = kUsed && C::kRowBlocks == 1;  // else there are no registers for them
   float2 w[C::kBoxes][C::kColumns / 8];
   float x[C::kRowBlocks][2];
 

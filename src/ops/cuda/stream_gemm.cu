@@ -9,7 +9,7 @@
 //
 // Weights in e4m3 are multiplied by inputs rounded to e4m3, up to 128 rows of them, 128 bytes of a row of either at a
 // time, too. The tensor cores' own sums of codes keep about 14 bits, so those of each chunk of 128 columns are added up
-// in f32.
+// in f32; with scales of blocks, by those of the chunk.
 #include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/stream_gemm.h"
 
@@ -53,19 +53,21 @@ struct Args {
   int together, in_flight;  // StreamPlan
   bool f32_out;
   GluActivation glu;     // none: not fused. Up rows follow all gate rows
-  const float *w_scales, *x_scales;  // by row, where Config::kCodes
+  const float *w_scales, *x_scales;  // by row, or where Config::kBlocks by block, where Config::kCodes
+  int scale_stride;      // from one block of weight rows to the next
   LoraJoin join;         // where Config::kAdapted
 };
 
 // Under a GLU a tile is gate rows, then as many up rows; a warpgroup has half of each.
-enum class Kind { halves, adapted, codes };
+enum class Kind { halves, adapted, codes, blocks };  // blocks: codes with scales of blocks
 
 // kRowBlocks: of 64 input rows.
 template <int kTile_, bool kGlu_, Kind kKind, int kRowBlocks_ = 1>
 struct Config {
   static constexpr int kTile = kTile_;        // weight rows
   static constexpr int kRowBlocks = kRowBlocks_;
-  static constexpr bool kGlu = kGlu_, kAdapted = kKind == Kind::adapted, kCodes = kKind == Kind::codes;
+  static constexpr bool kGlu = kGlu_, kAdapted = kKind == Kind::adapted, kBlocks = kKind == Kind::blocks;
+  static constexpr bool kCodes = kKind == Kind::codes || kBlocks;
   static constexpr int kThreads = kConsumers + kProducers + (kAdapted ? kLoraThreads : 0);
   static constexpr int kBoxes = kGlu ? 2 : 1;
   static constexpr int kBoxRows = kTile / kBoxes;
@@ -78,6 +80,7 @@ struct Config {
   static constexpr int kSharedBytes = kAdapted ? sizeof(LoraJoinShared) + alignof(LoraJoinShared) : 0;  // behind the ring
   static constexpr int kStages = (kMostSmemBytes - kSharedBytes) / (kStageBytes + kBarrierBytes);
   static_assert(kColumns % 8 == 0 && kBoxRows <= 256 && kStages >= 2 && (kRowBlocks == 1 || kCodes));
+  static_assert(!kBlocks || (kTile == kFp8Block && !kGlu));
 };
 
 template <class C>
@@ -187,13 +190,13 @@ __device__ __forceinline__ void multiply_halves(u32 x, u32 w, BlockSums<C>& sum)
 }
 
 template <class E, class C>
-__device__ __forceinline__ void multiply(u32 stage, int group, Sums<C>& sum) {
+__device__ __forceinline__ void multiply(u32 stage, int group, const RowScales<C>& scales, Sums<C>& sum) {
   const u32 w = ptx::wgmma_descriptor(stage + group * C::kColumns * kRowBytes, 0);
   const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes, 0);
 #pragma unroll
   for (int block = 0; block < C::kRowBlocks; ++block) {
     if constexpr (C::kCodes) {
-      multiply_codes<C>(ptx::wgmma_advance(x, block * kStreamGemmRows * kRowBytes), w, sum[block]);
+      multiply_codes<C>(ptx::wgmma_advance(x, block * kStreamGemmRows * kRowBytes), w, scales.of[block], sum[block]);
     } else {
       multiply_halves<E, C>(x, w, sum[block]);
     }
@@ -330,20 +333,22 @@ __global__ void __launch_bounds__(C::kThreads, 1) stream_gemm_kernel(const __gri
   Scales<C> scales;
   if constexpr (Scales<C>::kEarly) scales.read_weights(a, share.tile);
   wait_for_predecessor();
-  if constexpr (C::kCodes) scales.read_inputs(a);
+  if constexpr (Scales<C>::kUsed) scales.read_inputs(a);
+  ChunkScales<C> chunk_scales(a, share);
   Sums<C> sum = {};
   const auto take_chunks = [&](int count) {
     for (int i = 0; i < count; ++i) {
+      const RowScales<C> of_rows = chunk_scales.next();
       ring.wait_full();
-      multiply<E, C>(ring.at(), threadIdx.x / 128, sum);
+      multiply<E, C>(ring.at(), threadIdx.x / 128, of_rows, sum);
       if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ring.empty());
       ring.next();
     }
   };
   take_chunks(share.count);
   if constexpr (C::kAdapted) take_chunks(count_adapters_chunks<C>(a, memory));
-  if constexpr (C::kCodes && !Scales<C>::kEarly) scales.read_weights(a, share.tile);
-  if constexpr (C::kCodes) scales.apply(sum);
+  if constexpr (Scales<C>::kUsed && !Scales<C>::kEarly) scales.read_weights(a, share.tile);
+  if constexpr (Scales<C>::kUsed) scales.apply(sum);
   write<E, C>(a, share, sum);
 }
 
@@ -383,6 +388,11 @@ void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream
   if (call.linear->dtype == DType::fp8_e4m3) {
     args.w_scales = call.linear->scales;
     args.x_scales = call.x_scales;
+    if (call.linear->scaling == Fp8Scaling::block) {
+      args.scale_stride = static_cast<int>(fp8_scale_stride(call.linear->in_features));
+      if (call.rows > kStreamGemmRows) return launch<E, Config<kFp8Block, false, Kind::blocks, 2>>(args, call, plan, stream);
+      return launch<E, Config<kFp8Block, false, Kind::blocks>>(args, call, plan, stream);
+    }
     // Two row blocks of wider tiles do not fit into the registers.
     if (call.rows > kStreamGemmRows) return launch<E, Config<128, false, Kind::codes, 2>>(args, call, plan, stream);
     return launch<E, Kind::codes>(args, call, plan, stream);
@@ -394,6 +404,7 @@ void launch(Args& args, const GemmCall& call, const StreamPlan& plan, cudaStream
 
 // Of a row's 128 bytes.
 int columns_of_chunk(const GpuLinear& linear) { return linear.dtype == DType::fp8_e4m3 ? 2 * kDepth : kDepth; }
+bool by_block(const GpuLinear& linear) { return linear.dtype == DType::fp8_e4m3 && linear.scaling == Fp8Scaling::block; }
 // Of inputs as they are given, and of a GLU's outputs.
 DType serving_dtype(const GpuLinear& linear) {
   return linear.dtype == DType::fp8_e4m3 ? linear.x_dtype : linear.dtype;
@@ -418,8 +429,8 @@ bool stream_gemm_takes(const GemmCall& call) {
   const bool fits = linear.in_features >= columns_of_chunk(linear) && linear.in_features % of_16_bytes == 0 &&
                     linear.out_features % 16 == 0 && call.y_stride % 2 == 0 &&
                     reinterpret_cast<uintptr_t>(linear.weight) % 16 == 0 &&
-                    (!codes || (linear.scaling == Fp8Scaling::row && call.adapters == nullptr));
-  const bool glu_fits = linear.glu != GluActivation::none && call.y_dtype == dtype;
+                    (!codes || call.adapters == nullptr);
+  const bool glu_fits = linear.glu != GluActivation::none && call.y_dtype == dtype && !by_block(linear);
   const int most_rows = codes && !call.fused_glu ? kStreamGemmCodeRows : kStreamGemmRows;
   return call.norm.x == nullptr && call.rows >= 1 && call.rows <= most_rows && halves && fits && !call.accumulate &&
          linear.bias == nullptr && (!call.fused_glu || glu_fits) && has_wgmma();
@@ -427,15 +438,15 @@ bool stream_gemm_takes(const GemmCall& call) {
 
 bool stream_gemm_pays_whole(const GemmCall& call) {
   constexpr int kTileRows = 192;  // as many as keep every SM busy without splits
-  return call.rows <= kStreamGemmRows && call.linear->out_features >= int64_t{kTileRows} * num_sms();
+  return call.rows <= kStreamGemmRows && !by_block(*call.linear) && call.linear->out_features >= int64_t{kTileRows} * num_sms();
 }
 
 StreamPlan stream_plan(const GemmCall& call) {
-  const bool two_blocks = call.rows > kStreamGemmRows;
+  const bool two_blocks = call.rows > kStreamGemmRows, narrow = two_blocks || by_block(*call.linear);
   if (call.fused_glu) return {kGluTile, 1, 2, 4};
   constexpr int kTiles[] = {128, 192};
   const int rows = two_blocks ? kStreamGemmCodeRows : kStreamGemmRows;
-  const auto [tile, splits] = cheapest_split(*call.linear, std::span(kTiles).first(two_blocks ? 1 : 2),
+  const auto [tile, splits] = cheapest_split(*call.linear, std::span(kTiles).first(narrow ? 1 : 2),
                                              columns_of_chunk(*call.linear), rows, num_sms());
   return {tile, splits, splits <= 2 ? 2 : 1, tile == 128 ? 6 : 4};
 }

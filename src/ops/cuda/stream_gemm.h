@@ -17,7 +17,7 @@ inline constexpr int kStreamGemmCodeRows = 128;  // of weights in e4m3, without 
 
 // How a GEMM is cut.
 struct StreamPlan {
-  int tile = 128;      // weight rows of a CTA: 128 or 192; with a GLU 224, gates and ups
+  int tile = 128;      // weight rows of a CTA: 128 or 192 (128 with scales of blocks); with a GLU 224, gates and ups
   int splits = 1;      // CTAs that share a tile's depth, up to kMostPartials; with a GLU 1
   int together = 1;    // stages asked for at once, whose bytes of a row are neighbours: memory answers 256 or 512
                        // bytes of a row faster than 128 bytes now and then
@@ -31,7 +31,7 @@ struct StreamPlan {
 bool has_wgmma();
 
 // Whether stream_gemm computes this call; a GLU of up to kStreamGemmRows may be fused, adapters may join where weights have 16 bits. Of weights in
-// e4m3, with a scale a row, it wants inputs rounded to e4m3, with x_scales.
+// e4m3 it wants inputs rounded to e4m3, with x_scales; with scales of blocks it fuses no GLU.
 bool stream_gemm_takes(const GemmCall& call);
 
 // Of weights in e4m3: whether y itself comes faster this way than by cuBLASLt, as that of a head does.
