@@ -81,7 +81,8 @@ Status GpuEditedRows::launch(const Call& call, cudaStream_t stream) {
                     .num_rows = count,
                     .logits = call.logits,
                     .vocab_size = vocab_size_,
-                    .out = call.tokens},
+                    .out = call.tokens,
+                    .maxima = call.maxima},
                    stream);
   gpu::score_chosen(edit, stream);
   WW_RETURN_IF_ERROR(launch_status(kWhat));

@@ -23,6 +23,7 @@ class GpuEditedRows {
     std::span<const gpu::EditedSample> rows;
     float* logits = nullptr;
     int32_t* tokens = nullptr;
+    gpu::SharedMaximum* maxima = nullptr;  // as SampleCall's
     ThreadTeam* team = nullptr;  // prepares the rows
   };
   // Prepares the rows (waiting for grammars, not for the stream) and enqueues edits, sampling, and the copy of their

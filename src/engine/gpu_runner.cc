@@ -117,10 +117,12 @@ Status GpuRunner::reserve() {
   WW_ASSIGN_OR_RETURN(sampled_, DeviceBuffer::allocate(2 * samples * sizeof(int32_t), "sampled tokens"));
   WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(requests * parts_.model->config().vocab_size * sizeof(float),
                                                       "logits"));
+  WW_ASSIGN_OR_RETURN(sample_maxima_, DeviceBuffer::allocate(samples * sizeof(gpu::SharedMaximum), "sampling"));
   WW_RETURN_IF_ERROR(edited_rows_.reserve(options_.max_requests, parts_.model->config().vocab_size));
   // Rows that no step has filled yet must still be page ids.
   WW_RETURN_IF_ERROR(fill_now(page_table_.as<void>(), 0, page_table_.size_bytes(), "clearing page tables"));
   WW_RETURN_IF_ERROR(fill_now(sampled_.as<void>(), 0, sampled_.size_bytes(), "clearing sampled tokens"));
+  WW_RETURN_IF_ERROR(fill_now(sample_maxima_.as<void>(), 0, sample_maxima_.size_bytes(), "sampling"));
   table_rows_.resize(requests);
   WW_ASSIGN_OR_RETURN(expert_load_, GpuExpertLoad::create(*parts_.model));
   if (parts_.states != nullptr && options_.max_proposals > 0) {
@@ -246,8 +248,9 @@ Status GpuRunner::launch_step(DeviceStep& step, Flight& flight) {
   flight.edited = !edited_.empty();
   if (flight.edited) {
     finish_others(flight);
-    WW_RETURN_IF_ERROR(edited_rows_.launch({.rows = edited_, .logits = logits, .tokens = sampled_.as<int32_t>(),
-                                            .team = parts_.team.get()}, stream()));
+    auto* const maxima = sample_maxima_.as<gpu::SharedMaximum>();
+    WW_RETURN_IF_ERROR(
+        edited_rows_.launch({edited_, logits, sampled_.as<int32_t>(), maxima, parts_.team.get()}, stream()));
   }
   WW_RETURN_IF_ERROR(read_back(step, flight, logits));
   if (graph != nullptr) WW_RETURN_IF_ERROR(follow_ahead(step, flight, graph_shape));
@@ -332,7 +335,8 @@ Status GpuRunner::forward(const ForwardBatch& batch, const StepShape& shape, flo
                     .guesses = device_array<int32_t>(arrays_, shape.guesses()),
                     .logits = logits,
                     .vocab_size = parts_.model->config().vocab_size,
-                    .out = sampled_.as<int32_t>()},
+                    .out = sampled_.as<int32_t>(),
+                    .maxima = sample_maxima_.as<gpu::SharedMaximum>()},
                    stream());
   return launch_status("sampling");
 }

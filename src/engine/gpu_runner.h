@@ -195,6 +195,7 @@ class GpuRunner : public DeviceRunner {
   DeviceBuffer page_table_;           // [groups, max_requests, max_pages_per_request]
   std::vector<TableRow> table_rows_;
   DeviceBuffer sampled_;              // [max_samples] by sample slot; with proposals by logits row, then their ids
+  DeviceBuffer sample_maxima_;        // [max_samples] gpu::SharedMaximum
   DeviceBuffer logits_;               // [max_requests, vocab]
   DeviceBuffer accepted_;  // [max_requests] with recurrent layers and proposals: the last accepted node of each
   PinnedBuffer host_accepted_;

@@ -12,7 +12,7 @@ using Key = unsigned long long;
 // The largest key of a row that is below `limit`, or 0 where none is.
 __device__ Key block_best_below(const float* logits, int vocab_size, Key limit, Shared& shared) {
   Key best = 0;
-  each_logit(logits, vocab_size, [&](float x, int i) {
+  each_logit(logits, vocab_size, {0, vocab_size}, [&](float x, int i) {
     const Key key = argmax_key(x, i);
     if (key < limit) best = max(best, key);
   });
@@ -29,7 +29,7 @@ __device__ int id_of_key(Key key) { return static_cast<int>(0xffffffffu - static
 // The logarithm of the sum of the exponentials of a row whose largest value is `most`.
 __device__ double block_log_sum(const float* logits, int vocab_size, float most, Shared& shared) {
   float part = 0;
-  each_logit(logits, vocab_size, [&](float x, int) { part += expf(x - most); });
+  each_logit(logits, vocab_size, {0, vocab_size}, [&](float x, int) { part += expf(x - most); });
   double sum = warp_sum(part);
   if (threadIdx.x % 32 == 0) shared.segment[threadIdx.x / 32] = sum;
   __syncthreads();

@@ -85,7 +85,7 @@ void run_kernels(const EditPacker& packer, EditCall call, int32_t* tokens) {
   blocks(1, [&] { score_kernel(call); });
   blocks(1, [&] { edit_kernel(call); });
   blocks((kVocab + kSampleThreads - 1) / kSampleThreads, [&] { mask_kernel(call); });
-  blocks(1, [&] { sample_kernel({packer.params().data(), 1, nullptr, call.logits, kVocab, tokens}); });
+  blocks(1, [&] { sample_kernel({packer.params().data(), 1, nullptr, call.logits, kVocab, tokens}, 1); });
   call.tokens = tokens;
   blocks(1, [&] { chosen_kernel(call); });
 }

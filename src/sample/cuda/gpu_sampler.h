@@ -24,6 +24,12 @@ struct alignas(16) SampleRowParams {
   float accept_single = 1, accept_acc = 1;
 };
 
+// What the CTAs that share a row tell each other. Zero before and after every launch.
+struct alignas(16) SharedMaximum {
+  unsigned long long key = 0;
+  int32_t arrived = 0;
+};
+
 // Arrays in GPU memory.
 struct SampleCall {
   const SampleRowParams* rows = nullptr;  // [num_rows]
@@ -32,8 +38,9 @@ struct SampleCall {
   const float* logits = nullptr;          // [.., vocab_size]
   int vocab_size = 0;
   int32_t* out = nullptr;                 // by token slot
+  SharedMaximum* maxima = nullptr;        // [num_rows]; null: no rows are shared
 };
-// Only enqueues.
+// Only enqueues. Calls that run at once need maxima of their own.
 void sample_rows(const SampleCall& call, void* stream);
 
 // Rows whose logits are edited before they are sampled, or whose log-probabilities are wanted (edit_kernel.cuh). As in

@@ -1,8 +1,11 @@
-// Sampling of one row by one block. Truncation needs no sort: the weight at which top_k or top_p cuts is searched on
-// the bits of the weights (positive floats order like their bits), seven pivots a pass. For sample_rows.cu, and for its
+// Sampling of one row by one CTA, but that few rows have their largest logit found by several, of which the last goes
+// on alone: one CTA takes 15 us to read the 800 KB of a large vocabulary. Truncation needs no sort: the weight at which
+// top_k or top_p cuts is searched on the bits of the weights (positive floats order like their bits), seven pivots a
+// pass. For sample_rows.cu, and for its
 // test, which runs it on the host.
 #pragma once
 
+#include "device/cuda/ptx.h"
 #include "sample/cuda/gpu_sampler.h"
 #include "sample/kept_guess.h"
 
@@ -22,6 +25,8 @@ struct Shared {
   double segment[kWarps];
   int ties[kWarps];
   int32_t found;
+  unsigned long long of_row;
+  bool last;
 };
 
 // How many weights are at least a pivot, and what they sum to.
@@ -59,12 +64,23 @@ __device__ unsigned long long argmax_key(float x, int i) {
   return static_cast<unsigned long long>(ordered) << 32 | (0xffffffffu - static_cast<uint32_t>(i));
 }
 
-// Calls take(logit, id) for this thread's share of a row.
+// The ids of a row that one CTA reads.
+struct IdRange {
+  int begin, end;
+};
+
+// Slice `slice` of `slices`; all but the last begin and end at multiples of 4.
+__device__ IdRange slice_of_row(int vocab_size, int slices, int slice) {
+  const int length = (vocab_size + 4 * slices - 1) / (4 * slices) * 4;
+  return {min(slice * length, vocab_size), min((slice + 1) * length, vocab_size)};
+}
+
+// Calls take(logit, id) for this thread's share of a row's ids.
 template <typename Take>
-__device__ void each_logit(const float* logits, int vocab_size, const Take& take) {
+__device__ void each_logit(const float* logits, int vocab_size, const IdRange& ids, const Take& take) {
   if (vocab_size % 4 == 0) {  // rows then start at multiples of 16 bytes
 #pragma unroll 8
-    for (int i = threadIdx.x; i < vocab_size / 4; i += kSampleThreads) {
+    for (int i = ids.begin / 4 + threadIdx.x; i < ids.end / 4; i += kSampleThreads) {
       const float4 x = reinterpret_cast<const float4*>(logits)[i];
       take(x.x, 4 * i);
       take(x.y, 4 * i + 1);
@@ -72,21 +88,42 @@ __device__ void each_logit(const float* logits, int vocab_size, const Take& take
       take(x.w, 4 * i + 3);
     }
   } else {
-    for (int i = threadIdx.x; i < vocab_size; i += kSampleThreads) take(logits[i], i);
+    for (int i = ids.begin + threadIdx.x; i < ids.end; i += kSampleThreads) take(logits[i], i);
   }
 }
 
-// The largest logit's id, or -1 for a row with a NaN or of only -inf.
-__device__ int block_argmax(const float* logits, int vocab_size, Shared& shared) {
-  constexpr unsigned long long kNan = ~0ull;  // above every number's key
-  const unsigned long long nothing = argmax_key(-INFINITY, 0);
-  unsigned long long best = nothing;
-  each_logit(logits, vocab_size, [&](float x, int i) { best = max(best, x == x ? argmax_key(x, i) : kNan); });
+constexpr unsigned long long kNanKey = ~0ull;  // above every number's
+
+// The key of the largest logit of some ids, the first of equal ones.
+__device__ unsigned long long block_best(const float* logits, int vocab_size, const IdRange& ids, Shared& shared) {
+  unsigned long long best = 0;
+  each_logit(logits, vocab_size, ids, [&](float x, int i) { best = max(best, x == x ? argmax_key(x, i) : kNanKey); });
   for (int step = 16; step > 0; step /= 2) best = max(best, __shfl_xor_sync(~0u, best, step));
   if (threadIdx.x % 32 == 0) shared.best[threadIdx.x / 32] = best;
   __syncthreads();
-  for (int w = 0; w < kWarps; ++w) best = max(best, shared.best[w]);
-  if (best == kNan || best <= nothing) return -1;
+  best = shared.best[threadIdx.x % kWarps];
+  for (int step = kWarps / 2; step > 0; step /= 2) best = max(best, __shfl_xor_sync(~0u, best, step));
+  return best;
+}
+
+// Whether this CTA is the last of those that share a row; then `best`, its own slice's key, becomes the row's.
+__device__ bool comes_last(SharedMaximum& of_row, int slices, unsigned long long& best, Shared& shared) {
+  if (threadIdx.x == 0) {
+    atomicMax(&of_row.key, best);
+    shared.last = ptx::add_acq_rel(&of_row.arrived, 1) == slices - 1;
+    if (shared.last) {
+      shared.of_row = __ldcg(&of_row.key);
+      of_row = {};
+    }
+  }
+  __syncthreads();
+  if (shared.last) best = shared.of_row;
+  return shared.last;
+}
+
+// The id of a key, or -1 for that of a NaN or of only -inf.
+__device__ int id_of_best(unsigned long long best) {
+  if (best == kNanKey || best <= argmax_key(-INFINITY, 0)) return -1;
   return static_cast<int>(0xffffffffu - static_cast<uint32_t>(best));
 }
 
@@ -189,6 +226,21 @@ __device__ int find_passing(const Row& row, double target, const Value& value, S
   return shared.found;
 }
 
+// Of all ids; every thread gets it.
+template <typename Value>
+__device__ double block_sum(int vocab_size, const Value& value, Shared& shared) {
+  double sum = 0;
+  for (int i = threadIdx.x; i < vocab_size; i += kSampleThreads) sum += value(i);
+  sum = warp_sum(sum);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared.segment[threadIdx.x / 32] = sum;
+  __syncthreads();
+  double total = 0;
+  for (int w = 0; w < kWarps; ++w) total += shared.segment[w];
+  __syncthreads();
+  return total;
+}
+
 __device__ Measure measure_at(const Row& row, uint32_t bits, Shared& shared) {
   uint32_t pivots[kPivots];
   Measure at[kPivots];
@@ -238,18 +290,23 @@ __device__ Cut find_cut(const Row& row, const SampleRowParams& params, double to
   return cut;
 }
 
-__global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(SampleCall call) {
+// `slices` neighbouring CTAs a row.
+__global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(SampleCall call, int slices) {
   __shared__ Shared shared;
   const float* const logits = call.logits;
   const int vocab_size = call.vocab_size;
-  const SampleRowParams params = call.rows[blockIdx.x];
-  int32_t& token = call.out[params.token_slot < 0 ? static_cast<int>(blockIdx.x) : params.token_slot];
+  const int index = static_cast<int>(blockIdx.x) / slices, slice = static_cast<int>(blockIdx.x) % slices;
+  const SampleRowParams params = call.rows[index];  // of a step's arrays, which are there early
+  int32_t& token = call.out[params.token_slot < 0 ? index : params.token_slot];
+  ptx::grid_dependency_wait();
   if (params.logits_row < 0) {
-    if (threadIdx.x == 0) token = 0;
+    if (threadIdx.x == 0 && slice == 0) token = 0;
     return;
   }
   Row row{logits + int64_t{params.logits_row} * vocab_size, vocab_size, 0, 1};
-  const int best = block_argmax(row.logits, vocab_size, shared);
+  unsigned long long key = block_best(row.logits, vocab_size, slice_of_row(vocab_size, slices, slice), shared);
+  if (slices > 1 && !comes_last(call.maxima[index], slices, key, shared)) return;
+  const int best = id_of_best(key);
   if (best < 0) {
     if (threadIdx.x == 0) token = -1;
     return;
@@ -258,14 +315,7 @@ __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(SampleCall ca
   int chosen = best;
   if (params.temperature > 0 && isfinite(row.max)) {
     row.inverse_temperature = 1.0f / params.temperature;
-    double total = 0;
-    for (int i = threadIdx.x; i < vocab_size; i += kSampleThreads) total += row.weight(i);
-    total = warp_sum(total);
-    if (threadIdx.x % 32 == 0) shared.segment[threadIdx.x / 32] = total;
-    __syncthreads();
-    total = 0;
-    for (int w = 0; w < kWarps; ++w) total += shared.segment[w];
-    __syncthreads();
+    const double total = block_sum(vocab_size, [&](int i) { return row.weight(i); }, shared);
     const bool all = (params.top_k < 1 || params.top_k >= vocab_size) && params.top_p >= 1.0f && params.min_p <= 0;
     const Cut cut = all ? Cut{} : find_cut(row, params, total, shared);
     const auto kept = [&](int i) -> double {
@@ -273,18 +323,7 @@ __global__ void __launch_bounds__(kSampleThreads, 1) sample_kernel(SampleCall ca
       const uint32_t bits = __float_as_uint(w);
       return bits > cut.bits || (bits == cut.bits && i <= cut.last_tied_id) ? w : 0.0f;
     };
-    double kept_total = total;
-    if (!all) {
-      double sum = 0;
-      for (int i = threadIdx.x; i < vocab_size; i += kSampleThreads) sum += kept(i);
-      sum = warp_sum(sum);
-      __syncthreads();
-      if (threadIdx.x % 32 == 0) shared.segment[threadIdx.x / 32] = sum;
-      __syncthreads();
-      kept_total = 0;
-      for (int w = 0; w < kWarps; ++w) kept_total += shared.segment[w];
-      __syncthreads();
-    }
+    const double kept_total = all ? total : block_sum(vocab_size, kept, shared);
     // The sums of the walk are ordered otherwise than kept_total: stay clear of their last bits.
     const int passing = find_passing(row, fmin(params.draw, 1 - 1e-9) * kept_total, kept, shared);
     if (passing >= 0) chosen = passing;

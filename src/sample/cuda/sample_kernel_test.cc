@@ -32,8 +32,24 @@ int32_t sampled(const std::vector<float>& logits, SampleRowParams params, Order 
   params.num_guesses = static_cast<int32_t>(guesses.size());
   int32_t out = -7;
   host_cta::run(kSampleThreads, order, [&] {
-    sample_kernel({&params, 1, guesses.data(), matrix.data(), vocab_size, &out});
+    sample_kernel({&params, 1, guesses.data(), matrix.data(), vocab_size, &out}, 1);
   });
+  return out;
+}
+
+// The same by CTAs that share the row; `first` of them comes first, then those behind it.
+int32_t sampled_by(unsigned slices, unsigned first, const std::vector<float>& logits, SampleRowParams params) {
+  params.logits_row = 0;
+  int32_t out = -7;
+  SharedMaximum maximum;
+  const auto vocab_size = static_cast<int>(logits.size());
+  const SampleCall call = {&params, 1, nullptr, logits.data(), vocab_size, &out, &maximum};
+  for (unsigned i = 0; i < slices; ++i) {
+    EXPECT_EQ(out, -7) << "before the last one";
+    host_cta::run(kSampleThreads, Order::random, [&] { sample_kernel(call, static_cast<int>(slices)); }, {(first + i) % slices});
+  }
+  EXPECT_EQ(maximum.key, 0u);
+  EXPECT_EQ(maximum.arrived, 0);
   return out;
 }
 
@@ -259,25 +275,44 @@ TEST(SampleKernelGreedy, RowsWithANaNOrNothingGiveNoTokenAndInfinityItself) {
   EXPECT_EQ(sampled(one, params, Order::ascending), 41);
 }
 
+TEST(SampleKernelSlices, CtasThatShareARowGiveTheTokenOfOneAlone) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const int vocab_size : {3, 997, 1000, 4100}) {
+    std::vector<float> logits = random_logits(vocab_size, 0.25f, 3);
+    for (const SampleRowParams& params : {SampleRowParams{}, SampleRowParams{.draw = 0.4, .temperature = 1, .top_k = 50}}) {
+      const int32_t token = sampled(logits, params, Order::random);
+      for (const unsigned slices : {2u, 3u, 7u}) {
+        for (const unsigned first : {0u, slices - 1}) EXPECT_EQ(sampled_by(slices, first, logits, params), token) << vocab_size;
+      }
+    }
+    std::vector<float> equal(vocab_size, -kInfinity);
+    EXPECT_EQ(sampled_by(3, 1, equal, {}), kNoToken);
+    equal.front() = equal.back() = 2;
+    EXPECT_EQ(sampled_by(3, 2, equal, {}), 0) << "of equal ones the first";
+    equal.back() = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_EQ(sampled_by(3, 1, equal, {}), kNoToken);
+  }
+}
+
 TEST(SampleKernelSlots, ATokenGoesWhereItsRowSays) {
   const std::vector<float> logits = {0, 3, 1, 2};
   const SampleRowParams rows[] = {
       {.logits_row = 0, .token_slot = 2}, {.logits_row = -1, .token_slot = 0}, {.logits_row = 0}};
   std::vector<int32_t> out(4, -7);
   for (unsigned block = 0; block < 3; ++block) {
-    const auto kernel = [&] { sample_kernel({rows, 3, nullptr, logits.data(), 4, out.data()}); };
+    const auto kernel = [&] { sample_kernel({rows, 3, nullptr, logits.data(), 4, out.data()}, 1); };
     host_cta::run(kSampleThreads, Order::random, kernel, {block});
   }
   EXPECT_EQ(out, (std::vector<int32_t>{0, -7, 1, -7}));
   out.assign(4, -7);
-  host_cta::run(kSampleThreads, Order::random, [&] { sample_kernel({rows, 3, nullptr, logits.data(), 4, out.data()}); });
+  host_cta::run(kSampleThreads, Order::random, [&] { sample_kernel({rows, 3, nullptr, logits.data(), 4, out.data()}, 1); });
   EXPECT_EQ(out, (std::vector<int32_t>{-7, -7, 1, -7}));
 }
 
 TEST(SampleKernelGreedy, PaddingGivesTokenZero) {
   const SampleRowParams params;
   int32_t out = -7;
-  host_cta::run(kSampleThreads, Order::ascending, [&] { sample_kernel({&params, 1, nullptr, nullptr, 100, &out}); });
+  host_cta::run(kSampleThreads, Order::ascending, [&] { sample_kernel({&params, 1, nullptr, nullptr, 100, &out}, 1); });
   EXPECT_EQ(out, 0);
 }
 
