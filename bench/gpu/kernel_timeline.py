@@ -1,6 +1,6 @@
 """A decode step's kernels from what kernel_trace.cc wrote: python3 kernel_timeline.py TRACE [STEP]
 
-Steps end at gaps of the embedding kernel. Prints, for a long one of the largest batch's steps that are graphs (or the STEPth), one line a kernel name and
+Steps begin with the embedding kernel, or with attention's plans where these stand before it. Prints, for a long one of the largest batch's steps that are graphs (or the STEPth), one line a kernel name and
 place in a layer: how often, its mean length, the mean time from the latest end before it to its start (negative: it began
 under its predecessor), and what both are of the whole step."""
 import re
@@ -19,13 +19,13 @@ kernels = []
 for line in open(sys.argv[1]):
     start, end, blocks, threads, registers, shared, graph, name = line.rstrip("\n").split(" ", 7)
     kernels.append((int(start), int(end), int(blocks), int(threads), int(registers), int(shared), short(name), name, graph == "1"))
-begins = [i for i, k in enumerate(kernels) if "embedding" in k[7]]
+begins = [i - ("decode_plans" in kernels[max(i - 1, 0)][7]) for i, k in enumerate(kernels) if "embedding" in k[7]]
 steps = [kernels[a:b] for a, b in zip(begins, begins[1:])]
 steps = [s for s in steps if all(k[8] for k in s[2:-4])]  # those of graphs
 if not steps:
     sys.exit("no step ran as a graph")
-rows = max(s[0][2] for s in steps)  # blocks of the embedding kernel: the largest batch
-steps = [s for s in steps if s[0][2] == rows]
+batch = [next(k[2] for k in s if "embedding" in k[7]) for s in steps]  # its blocks
+steps = [s for s, rows in zip(steps, batch) if rows == max(batch)]
 usual = statistics.mode(len(s) for s in steps)
 steps = [s for s in steps if len(s) == usual]
 by_length = sorted(steps, key=lambda s: s[-1][1] - s[0][0])

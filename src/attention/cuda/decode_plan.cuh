@@ -101,9 +101,9 @@ __device__ void clear_arrivals(const PlanInput& in, int num_workers) {
 }
 
 // Requests are scanned in chunks of one per thread. The line is cut as if `lockstep` heads were one, in.num_kv_heads
-// counting these, and their workers one.
-__global__ void __launch_bounds__(kPlanThreads) decode_plan(PlanInput in, DecodeWorker* workers,
-                                                            int num_workers, int num_groups, int lockstep) {
+// counting these, and their workers one. All threads of a CTA of kPlanThreads.
+__device__ inline void decode_plan(const PlanInput& in, DecodeWorker* workers, int num_workers, int num_groups,
+                                   int lockstep) {
   __shared__ long long warp_sums[32];
   __shared__ long long ends[kPlanThreads];
   __shared__ int counts[kPlanThreads], pair_ends[kPlanThreads];

@@ -160,15 +160,6 @@ Status PagedCudaBackend::prepare() {
   return {};
 }
 
-void PagedCudaBackend::forget_plans() {
-  for (DecodePlan& plan : decode_plans_) plan.made = false;
-  for (ExtendPlan& plan : extend_plans_) plan.made = false;
-  for (ShortPlan& plan : short_plans_) plan.made = false;
-  for (FixedPlan& plan : fixed_decode_plans_) plan.made = false;
-  for (FixedPlan& plan : fixed_extend_plans_) plan.made = false;
-  tree_key_ = {};
-}
-
 Status PagedCudaBackend::init_forward_metadata(const ForwardBatch& batch) {
   WW_RETURN_IF_ERROR(prepare());
   if (!batch.q_indptr.empty()) WW_RETURN_IF_ERROR(check_batch(batch));
@@ -176,23 +167,6 @@ Status PagedCudaBackend::init_forward_metadata(const ForwardBatch& batch) {
   capturing_ = false;
   return {};
 }
-
-Status PagedCudaBackend::init_cuda_graph_state(const GraphLimits& limits) {
-  WW_RETURN_IF_ERROR(prepare());
-  graph_tokens_ = limits.max_tokens;
-  graph_requests_ = limits.max_batch_size;
-  return {};
-}
-
-Status PagedCudaBackend::init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) {
-  WW_RETURN_IF_ERROR(prepare());
-  capturing_ = true;
-  forget_plans();
-  return {};
-}
-
-// The graph holds its own plan launches.
-Status PagedCudaBackend::init_forward_metadata_replay_cuda_graph(const ForwardBatch&) { return {}; }
 
 Status PagedCudaBackend::forward_decode(const ForwardBatch& batch, const AttentionCall& call) {
   const KernelShape shape = shape_of(call);
@@ -293,6 +267,7 @@ auto PagedCudaBackend::plan_decode(const ForwardBatch& batch, KernelShape shape,
   if (!plan_is_older) {
     plan.made = true;
     plan.key = key;
+    plan.input = input;
     WW_CUDA_RETURN_IF_ERROR(
         launch_decode_plan(input, plan.workers.as<DecodeWorker>(), num_workers, stream_of(batch)), "decode plan");
   }

@@ -3,7 +3,8 @@
 //
 // Plans are launched on the batch's stream by the first layer that needs them (one per window and
 // kernel) and reused by the other layers; inside a capture they become part of the graph, so that a
-// replay plans for itself and costs the host nothing. Memory is allocated at creation and, outside
+// replay plans for itself and costs the host nothing. Decode plans that the trial run before a capture asked for are
+// made at once before its first layer, so that no layer waits for them. Memory is allocated at creation and, outside
 // graphs, when a larger batch than before arrives. One stream at a time, as AttentionBackend says.
 // Requests of one query token go to the split-KV decode kernel even in a mixed batch, others there to the tiled
 // kernel; batches of short requests (drafts) to the decode kernel of several rows, or to a family's own kernel for
@@ -55,6 +56,7 @@ class PagedCudaBackend : public AttentionBackend {
   struct DecodePlan {
     bool made = false;
     DecodeKey key;
+    PlanInput input;  // of the last plan made here
     DeviceBuffer workers;
   };
   struct ExtendKey {
@@ -93,7 +95,7 @@ class PagedCudaBackend : public AttentionBackend {
     int page_places = 0;
     bool operator==(const TreeKey&) const = default;
   };
-  static constexpr int kMaxPlans = 4;  // different windows or shapes among a model's layers
+  static constexpr int kMaxPlans = kMostDecodePlans;  // different windows or shapes among a model's layers
 
   // A decode kernel whose plan is made, or being made.
   struct PlannedDecode {
@@ -104,6 +106,8 @@ class PagedCudaBackend : public AttentionBackend {
 
   Status prepare();
   void forget_plans();
+  void forget_other_plans();  // all but those of decode
+  Status plan_again(const ForwardBatch& batch);
   Status forward_mixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p);
   SmShares shares_of(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                      const ExtendLayout& layout) const;

@@ -4,12 +4,23 @@
 
 #include <cuda_runtime_api.h>
 
+#include <span>
+
 #include "attention/cuda/plan_input.h"
 #include "attention/cuda/tree_requests.h"
 
 namespace warpweave::cuda {
 
-// Cuts the decode work into runs for `num_workers` workers. Requests have at least one query token.
+struct DecodePlanCall {
+  PlanInput input;
+  DecodeWorker* workers = nullptr;
+  int num_workers = 0;
+};
+inline constexpr int kMostDecodePlans = 4;
+
+// Each cuts decode work into runs for `num_workers` workers. Requests have at least one query token. Any kernel
+// behind them, also one that begins early, finds them made.
+cudaError_t launch_decode_plans(std::span<const DecodePlanCall> calls, cudaStream_t stream);
 cudaError_t launch_decode_plan(const PlanInput& input, DecodeWorker* workers, int num_workers,
                                cudaStream_t stream);
 

@@ -74,11 +74,12 @@ struct WeighedCuts {
       times[warp] = pieces > workers ? 1 << 30 : length + in.segment_tiles + (length < longest ? merging(pieces) : 0);
     }
     __syncthreads();
-    int best = kLengthsTried - 1;
-    for (int i = best - 1; i >= 0; --i) {
-      if (times[i] < times[best]) best = i;
+    int time = times[threadIdx.x % 32], best = threadIdx.x % 32;
+    for (int step = 16; step > 0; step /= 2) {  // the longest of those that take least time
+      const int other_time = __shfl_xor_sync(~0u, time, step), other = __shfl_xor_sync(~0u, best, step);
+      if (other_time < time || (other_time == time && other > best)) time = other_time, best = other;
     }
-    return {tried(best), times[best]};
+    return {tried(best), time};
   }
 
   // Every pair in equal pieces of up to `length` tiles; how many there are.
