@@ -12,6 +12,8 @@ struct InverseScratch {
   alignas(16) float diagonal[4][16][kDiagonalStride];
 };
 
+// kOfBlock: those are all of their block's; else its first ones.
+template <bool kOfBlock>
 class BlockInverse : HalfBlocks {
  public:
   WW_DEVICE explicit BlockInverse(InverseScratch& scratch) : HalfBlocks(threadIdx.x / 32, threadIdx.x % 32), s_(scratch) {}
@@ -28,18 +30,22 @@ class BlockInverse : HalfBlocks {
   }
 
   // The inverse is left in scratch.t, but for its blocks above the diagonal. All 128 threads call it together, when they have
-  // put their pairs; scratch may be read after it.
+  // put their pairs; they may read scratch after it.
   WW_DEVICE void run() {
     __syncwarp();
     invert_diagonal();
-    __syncthreads();
+    meet();
     if (warp_ % 2 == 1) merge_sixteens();
-    __syncthreads();
+    meet();
     merge_thirty_twos();
-    __syncthreads();
+    meet();
   }
 
  private:
+  static WW_DEVICE void meet() {
+    if constexpr (kOfBlock) __syncthreads();
+    else ptx::named_barrier_sync(1, 128);
+  }
   // A lane a column.
   WW_DEVICE void invert_diagonal() {
     const int column = lane_ % 16;
@@ -97,7 +103,7 @@ class BlockInverse : HalfBlocks {
       multiply(z, a, b);
     }
     put(s_.z, 16 * i, 16 * j, z, 1);
-    __syncthreads();
+    meet();
     for (int block = 0; block <= i; ++block) {
       left(a, s_.t, 32 + 16 * i, 32 + 16 * block);
       right(b, s_.z, 16 * block, 16 * j);

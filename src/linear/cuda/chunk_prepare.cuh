@@ -4,7 +4,7 @@
 // No exponent is positive, but for KDA's bounded ones (chunk_prepare_kda.cuh).
 //
 // GDN: block (x, k head) makes chunk x of all v heads of that k head. KDA: block (x, v head), whose members are defined in
-// chunk_prepare_kda.cuh: launches of either kind include that one.
+// chunk_prepare_kda.cuh and chunk_prepare_far.cuh: launches of either kind include the former.
 #pragma once
 
 #include "linear/cuda/chunk_inverse.cuh"
@@ -13,17 +13,28 @@
 
 namespace warpweave::linear {
 
+// Whether exponents reach as far as those of f32 do, so that KDA's chunks may have a short way (chunk_prepare_kda.cuh).
+template <class Element>
+inline constexpr bool kWideExponents = false;
+template <>
+inline constexpr bool kWideExponents<ptx::Bf16> = true;
+
 template <class Element_, int kDim_, bool kKda_>
 struct PrepareConfig {
   using Element = Element_;
   static constexpr int kDim = kDim_;  // of k, at least
   static constexpr bool kKda = kKda_;
-  static constexpr int kThreads = 128;
-  static constexpr int kBlocks = kDim > 128 ? (kKda ? (kDim == 192 ? 3 : 2) : 1) : kKda || kDim == 64 ? 3 : 4;  // at once on a multiprocessor, at least
+  // KDA: of 256 threads those of the first four warps make K K^T, T and what comes of it, the others Q K^T and P.
+  static constexpr int kThreads = kKda ? 256 : 128;
+  // At once on a multiprocessor, at least: so few of KDA that its long way's registers need not be spilled.
+  static constexpr int kBlocksOfKda = kDim > 128 || !kWideExponents<Element> ? 2 : 3, kBlocksOfGdn = kDim > 128 ? 1 : kDim == 64 ? 3 : 4;
+  static constexpr int kBlocks = kKda ? kBlocksOfKda : kBlocksOfGdn;
   static constexpr int kTileBytes = kDim / 64 * kBlockBytes;
   // KDA's channels come in parts, so that more than 128 of them leave room for a second block.
   static constexpr int kPart = kDim == 192 ? 64 : kDim < 128 ? kDim : 128, kParts = kDim / kPart;
   static constexpr int kDecayStride = kPart + 8;  // floats
+  // Of a part's decays a thread has four channels of a run of tokens.
+  static constexpr int kFours = kPart / 4, kRuns = kThreads / kFours, kRunTokens = 64 / kRuns;
   // Tiles of K and Q; KDA: G of a part. When they are done with, the inverse's scratch and P.
   static constexpr int kPStride = 72;
   static constexpr int kScratchBytes = static_cast<int>(sizeof(InverseScratch)) + 64 * kPStride * 2;
@@ -32,9 +43,9 @@ struct PrepareConfig {
   struct Tokens {
     ptx::u64 ancestors[64];
     float log2_decay[64], beta[64], k_norm[64], q_norm[64], qk[64];
-    float2 fours[kKda ? 64 : 1][4];  // k k and q k of a token with those before it of its four
+    float fours[2][kKda ? 64 : 1][4];  // k k and q k of a token with those before it of its four
     int parent[64];
-    bool far[4];  // by warps: whether decays of this chunk are too large for multiply_near()
+    alignas(8) bool far[8];  // by warps: whether decays of this chunk are too large for multiply_near()
   };
   static constexpr int kSmemBytes = kUnionBytes + static_cast<int>(sizeof(Tokens)) + 1024;
 };
@@ -42,13 +53,15 @@ struct PrepareConfig {
 template <class C>
 class ChunkPrepare {
   using E = typename C::Element;
+  using Inverse = BlockInverse<!C::kKda>;
   using u32 = ptx::u32;
   static constexpr int kStepsAtOnce = 2;  // of 16 channels: registers hold no more
+  static constexpr int kBarrierOfP = 2;   // of KDA's threads that make P
 
  public:
   WW_DEVICE ChunkPrepare(const LinearParams& p, char* shared, const Chunk& chunk)
       : p_(p), shared_(shared), tokens_(*reinterpret_cast<typename C::Tokens*>(shared + C::kUnionBytes)), chunk_(chunk),
-        k_(ptx::smem_address(shared)), q_(k_ + C::kTileBytes), warp_(threadIdx.x / 32), lane_(threadIdx.x % 32),
+        k_(ptx::smem_address(shared)), q_(k_ + C::kTileBytes), warp_(block_of(threadIdx.x / 32)), lane_(threadIdx.x % 32),
         row_(16 * warp_ + lane_ / 4), column_(lane_ % 4 * 2) {}
 
   WW_DEVICE void run(int head) {
@@ -56,27 +69,16 @@ class ChunkPrepare {
     __syncthreads();  // what the last chunk left has been read
     copy(k_, p_.k, k_head);
     copy(q_, p_.q, k_head);
-    ptx::cp_async_commit();
+    if constexpr (!C::kKda) ptx::cp_async_commit();
     find_ancestors();
     if constexpr (C::kKda) {
       ask_gates(head);
-      put_decays(head);
-      put_beta();
-    } else {
-      ask_gates(head * p_.heads_per_k);
-    }
-    ptx::cp_async_wait<0>();
-    __syncthreads();
-    if constexpr (C::kKda) {
-      norms();
-      multiply_part(head);
-      for (part_ = 1; part_ < C::kParts; ++part_) {
-        put_decays(head);
-        __syncthreads();
-        multiply_part(head);
-      }
+      for (part_ = 0; part_ < C::kParts; ++part_) multiply_part(head);
       finish(head);
     } else {
+      ask_gates(head * p_.heads_per_k);
+      ptx::cp_async_wait<0>();
+      __syncthreads();
       multiply();
       for (int v_head = head * p_.heads_per_k; v_head < (head + 1) * p_.heads_per_k; ++v_head) {
         __syncthreads();
@@ -88,6 +90,11 @@ class ChunkPrepare {
   }
 
  private:
+  // ---- who does what: all threads all of it, or KDA's first four warps what has K K^T and the others what has Q K^T. Those have their
+  // rows in the other order, so that each scheduler gets as many products.
+  static WW_DEVICE int block_of(u32 warp) { return static_cast<int>(C::kKda ? (warp < 4 ? warp : ~warp) % 4 : warp); }
+  static WW_DEVICE bool has_k() { return !C::kKda || threadIdx.x < 128; }
+
   // ---- loads
   WW_DEVICE void copy(u32 tile, const LinearAttnRows& rows, int head) const {
     const auto* const from = static_cast<const unsigned short*>(rows.data) + chunk_.first * rows.token_stride + head * rows.head_stride;
@@ -196,7 +203,8 @@ class ChunkPrepare {
         add(qk_, 2 * n + 1, q, b[2], b[3]);
       }
     }
-    put_norms(kk_sum, qq_sum);
+    put_norms(tokens_.k_norm, kk_sum);
+    put_norms(tokens_.q_norm, qq_sum);
   }
   WW_DEVICE void clear() {
 #pragma unroll
@@ -214,90 +222,110 @@ class ChunkPrepare {
     x += __shfl_xor_sync(~0u, x, 1);
     return x + __shfl_xor_sync(~0u, x, 2);
   }
-  WW_DEVICE void put_norms(float (&kk)[2], float (&qq)[2]) {
+  WW_DEVICE void put_norms(float* to, const float (&squares)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float k = row_sum(kk[i]), q = row_sum(qq[i]);
-      if (column_ == 0) {
-        tokens_.k_norm[row_ + 8 * i] = p_.l2norm ? rsqrtf(k + p_.l2norm_eps) : 1.0f;
-        tokens_.q_norm[row_ + 8 * i] = p_.l2norm ? rsqrtf(q + p_.l2norm_eps) : 1.0f;
-      }
+      const float sum = row_sum(squares[i]);
+      if (column_ == 0) to[row_ + 8 * i] = p_.l2norm ? rsqrtf(sum + p_.l2norm_eps) : 1.0f;
     }
   }
   // ---- KDA: a decay per token and channel (chunk_prepare_kda.cuh)
   // Steps of 16 channels before this part's.
   WW_DEVICE int first_step() const { return C::kParts == 1 ? 0 : part_ * (C::kPart / 16); }
+  // G of this thread's channels: before its run of tokens, of the chunk's middle token and of its last one.
+  struct Sums {
+    float before[4], middle[4], end[4];
+  };
+  static WW_DEVICE int run_token() { return static_cast<int>(threadIdx.x / C::kFours * C::kRunTokens); }
+  static WW_DEVICE int run_channel() { return static_cast<int>(threadIdx.x % C::kFours * 4); }
+  WW_DEVICE const LinearAttnRows& decay_rows() const { return p_.has_gates ? p_.gates.a : p_.g; }
+  WW_DEVICE bool copies_decays() const;
+  WW_DEVICE void copy_decays(int head) const;
+  WW_DEVICE void start_sums(int head) const;
+  WW_DEVICE void finish_sums(Sums& sums);
+  WW_DEVICE void sum_tree(Sums& sums);
+  WW_DEVICE bool is_near() const;
+  WW_DEVICE u32 near_address(u32 row, u32 piece) const;
+  template <bool kNear>
+  WW_DEVICE void write_operands(const Sums& sums, int head) const;
+  static WW_DEVICE void take_four(float (&to)[4], const float* from);
+  static WW_DEVICE void put_four(float* to, const float (&x)[4]);
+  static WW_DEVICE void put_four(u32 to, const float (&x)[4]);
+  static WW_DEVICE void store_four(void* to, int64_t at, const float (&x)[4]);
   WW_DEVICE void multiply_part(int head);
-  WW_DEVICE void put_decays(int head);
   WW_DEVICE void norms();
-  WW_DEVICE void sum_decays();
+  WW_DEVICE void multiply_near();
   struct Scales {
     float2 low[2], high[2];  // of columns 2 (lane % 4) and 8 further on, of the two rows
   };
   WW_DEVICE Scales scales(const int (&row)[2], const int (&reference)[2], const bool (&later)[2], int step) const;
   static WW_DEVICE u32 scaled(u32 pair, float2 by);
   static WW_DEVICE void scale(u32 (&r)[4], const Scales& s);
+  WW_DEVICE u32 own_tile() const { return has_k() ? k_ : q_; }
   WW_DEVICE void turn_to_others(int first_step);
-  WW_DEVICE void put_left(u32 tile, const u32 (&r)[4], int step) const;
   template <int kBlock, bool kNext>
   WW_DEVICE void multiply_block(int first_step);
   WW_DEVICE void multiply_others();
   WW_DEVICE void multiply_fours();
-  WW_DEVICE void take_decays(float (&to)[8], int token, int piece) const;
-  static WW_DEVICE float element_of(const u32 (&w)[4], int e);
   WW_DEVICE void take_fours();
   WW_DEVICE void clear_cross();
   template <int kHalf>
   WW_DEVICE void multiply_within();
   WW_DEVICE void take_own();
-  WW_DEVICE void multiply_kda();
+  WW_DEVICE void multiply_far();
   WW_DEVICE float value(u32 tile, int row, int channel) const;
   WW_DEVICE void multiply_pairs();
-  WW_DEVICE bool is_near() const;
-  WW_DEVICE u32 near_address(int row, int piece) const;
-  WW_DEVICE void multiply_near();
-  template <bool kNear>
-  WW_DEVICE void write_operands(int head) const;
+  WW_DEVICE void finish_kda(Inverse& inverse, int head) const;
+  template <bool kOfK, bool kTree>
+  WW_DEVICE void put_products(Inverse& inverse) const;
 
   // ---- A and P to what is kept
+  // Where they are made: the tiles, or the last head's scratch, are done with, since run() and finish() wait for all before.
+  WW_DEVICE InverseScratch& scratch() const { return *reinterpret_cast<InverseScratch*>(shared_); }
+  WW_DEVICE unsigned short* p_rows() const { return reinterpret_cast<unsigned short*>(shared_ + sizeof(InverseScratch)); }
   WW_DEVICE void finish(int head) {
-    // The tiles, or the last head's scratch, are done with: run() and finish() wait for all before.
-    InverseScratch& scratch = *reinterpret_cast<InverseScratch*>(shared_);
-    auto* const p = reinterpret_cast<unsigned short*>(shared_ + sizeof(InverseScratch));
-    BlockInverse inverse(scratch);
-    if (is_tree()) put_elements<true>(inverse, p);
-    else put_elements<false>(inverse, p);
+    Inverse inverse(scratch());
+    if constexpr (C::kKda) return finish_kda(inverse, head);
+    if (is_tree()) put_elements<true>(inverse, p_rows());
+    else put_elements<false>(inverse, p_rows());
     inverse.run();
     for (int i = threadIdx.x; i < chunk_.tokens * 8; i += C::kThreads) {
       const int row = i / 8, piece = i % 8;
       const int64_t at = (head * p_.work.rows + chunk_.first + row) * kChunk + 8 * piece;
-      u32 w[4];
-      ptx::load_shared_16(w, ptx::smem_address(&p[row * C::kPStride + 8 * piece]));
-      store_16(p_.work.p, at, w);
-      if (piece / 2 > row / 16) {
-        w[0] = w[1] = w[2] = w[3] = 0;
-      } else {
-        ptx::load_shared_16(w, ptx::smem_address(&scratch.t[row][8 * piece]));
-        const float4* const beta = reinterpret_cast<const float4*>(&tokens_.beta[8 * piece]);
-        const float4 low = beta[0], high = beta[1];
-        w[0] = E::pack(ptx::F16::low(w[0]) * low.x, ptx::F16::high(w[0]) * low.y);
-        w[1] = E::pack(ptx::F16::low(w[1]) * low.z, ptx::F16::high(w[1]) * low.w);
-        w[2] = E::pack(ptx::F16::low(w[2]) * high.x, ptx::F16::high(w[2]) * high.y);
-        w[3] = E::pack(ptx::F16::low(w[3]) * high.z, ptx::F16::high(w[3]) * high.w);
-      }
-      store_16(p_.work.t, at, w);
+      store_p(row, piece, at);
+      const float4* const beta = reinterpret_cast<const float4*>(&tokens_.beta[8 * piece]);
+      store_t(row, piece, at, beta[0], beta[1]);
     }
+  }
+  WW_DEVICE void store_p(int row, int piece, int64_t at) const {
+    u32 w[4];
+    ptx::load_shared_16(w, ptx::smem_address(&p_rows()[row * C::kPStride + 8 * piece]));
+    store_16(p_.work.p, at, w);
+  }
+  // low, high: beta of the piece's tokens.
+  WW_DEVICE void store_t(int row, int piece, int64_t at, const float4& low, const float4& high) const {
+    u32 w[4];
+    if (piece / 2 > row / 16) {
+      w[0] = w[1] = w[2] = w[3] = 0;
+    } else {
+      ptx::load_shared_16(w, ptx::smem_address(&scratch().t[row][8 * piece]));
+      w[0] = E::pack(ptx::F16::low(w[0]) * low.x, ptx::F16::high(w[0]) * low.y);
+      w[1] = E::pack(ptx::F16::low(w[1]) * low.z, ptx::F16::high(w[1]) * low.w);
+      w[2] = E::pack(ptx::F16::low(w[2]) * high.x, ptx::F16::high(w[2]) * high.y);
+      w[3] = E::pack(ptx::F16::low(w[3]) * high.z, ptx::F16::high(w[3]) * high.w);
+    }
+    store_16(p_.work.t, at, w);
   }
   // Elements of A, to be inverted, and of P. What is the same for a row or a column is read once.
   template <bool kTree>
-  WW_DEVICE void put_elements(BlockInverse& inverse, unsigned short* p) const {
+  WW_DEVICE void put_elements(Inverse& inverse, unsigned short* p) const {
     float left[2], right[2], of_row[2];
     ptx::u64 ancestors[2] = {};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int row = row_ + 8 * i;
       left[i] = tokens_.beta[row] * tokens_.k_norm[row], right[i] = p_.scale * tokens_.q_norm[row];
-      of_row[i] = C::kKda ? tokens_.qk[row] : tokens_.log2_decay[row];
+      of_row[i] = tokens_.log2_decay[row];
       if constexpr (kTree) ancestors[i] = tokens_.ancestors[row];
     }
 #pragma unroll
@@ -314,16 +342,12 @@ class ChunkPrepare {
       for (int i = 0; i < 2; ++i) {
         const int row = row_ + 8 * i, at = 4 * n + 2 * i;
         float2 by = norm;
-        if constexpr (!C::kKda) {
-          by.x *= ptx::exp2_approx(fminf(of_row[i] - decay.x, 0)), by.y *= ptx::exp2_approx(fminf(of_row[i] - decay.y, 0));
-        }
+        by.x *= ptx::exp2_approx(fminf(of_row[i] - decay.x, 0)), by.y *= ptx::exp2_approx(fminf(of_row[i] - decay.y, 0));
         float2 a = make_float2(kk_[at] * (left[i] * by.x), kk_[at + 1] * (left[i] * by.y));
         float2 q = make_float2(qk_[at] * (right[i] * by.x), qk_[at + 1] * (right[i] * by.y));
         if (kTree || n / 2 == warp_) {
           const bool first = kTree ? ancestors[i] >> column & 1 : column < row;
           const bool second = kTree ? ancestors[i] >> (column + 1) & 1 : column + 1 < row;
-          if (C::kKda && column == row) q.x = of_row[i] * right[i] * by.x;
-          if (C::kKda && column + 1 == row) q.y = of_row[i] * right[i] * by.y;
           a.x = first ? a.x : 0.0f, a.y = second ? a.y : 0.0f;
           q.x = first || column == row ? q.x : 0.0f, q.y = second || column + 1 == row ? q.y : 0.0f;
         }
@@ -343,8 +367,8 @@ class ChunkPrepare {
   const u32 k_, q_;
   const int warp_, lane_, row_, column_;  // row_, column_: the first ones of this thread in accumulators
   GateBits gates_;
-  float kk_[32], qk_[32];
-  float cross_[2][2][4];
+  float kk_[32], qk_[32];  // KDA: kk_ is the one of both that is this thread's
+  float cross_[2][4];
   int part_ = 0;
   u32 left_[kStepsAtOnce][4];
 };

@@ -1,74 +1,112 @@
 // KDA's part of chunk_prepare.cuh, where a decay is another one per token and channel: sums of decays, what each two tokens of a
 // chunk are to each other, and the operands that chunk_scan reads.
 //
-// Two tokens meet through one that stands between them, so that no exponent is positive. Of sub-chunks of 16 tokens, a warp each,
-// rows i of one meet rows j of an earlier one through the tokens m before i's and n at the end of j's:
-// 2^(G_i - G_m) 2^(G_m - G_n) 2^(G_n - G_j). Within a sub-chunk the later half of 16 and of 8 tokens meets the earlier one through
-// its own first token, and the tokens of each four meet one after the other, without tensor cores. In a tree: pair by pair.
-//
 // Where a chunk forgets little (is_near()), all tokens meet through its middle one, m: 2^(G_i - G_m) 2^(G_m - G_j). One of the
 // two exponents may be positive, but is at most kMostNearHalf, so that no wanted pair overflows; pairs of a later token j can,
-// and are not read. Only for bf16, whose exponents reach as far as those of f32.
+// and are not read. Only for bf16, whose exponents reach as far as those of f32. Else, and in trees: chunk_prepare_far.cuh.
+//
+// Loops are not unrolled where that only makes code longer: blocks of a multiprocessor are at different places of it, and what the
+// instruction cache has no room for takes longer to fetch than to run.
 #pragma once
 
-#include "linear/cuda/chunk_prepare.cuh"
+#include <type_traits>
+
+#include "linear/cuda/chunk_prepare_far.cuh"
 
 namespace warpweave::linear {
 
-template <class Element>
-inline constexpr bool kWideExponents = false;
-template <>
-inline constexpr bool kWideExponents<ptx::Bf16> = true;
 // Log2 of the most that a chunk forgets, and from its middle to an end, in multiply_near().
 inline constexpr float kMostNearDecay = 120, kMostNearHalf = 60;
-inline constexpr int kNearToken = 31;
 
+// Whether decays come to shared memory as they are, each token's to its row of the decays' place.
 template <class C>
-WW_DEVICE void ChunkPrepare<C>::put_decays(int head) {
-  constexpr int kFours = C::kPart / 4, kAtOnce = 8, kRows = C::kThreads / kFours;  // kAtOnce: loads under way
-  const LinearAttnRows& rows = p_.has_gates ? p_.gates.a : p_.g;
-  const float slope = p_.has_gates ? p_.gates.a_log[head] : 0.0f;
-  const int channel = threadIdx.x % kFours * 4, of_all = 16 * first_step() + channel;
-  const bool there = of_all < p_.k_dim;
-  const int64_t from = chunk_.first * rows.token_stride + head * rows.head_stride + of_all;
-  DecayBits bits;
+WW_DEVICE bool ChunkPrepare<C>::copies_decays() const {
+  const LinearAttnRows& rows = decay_rows();
+  const uint64_t bytes = reinterpret_cast<uint64_t>(rows.data) | 2 * rows.token_stride | 2 * rows.head_stride | 2 * p_.k_dim;
+  return rows.dtype == (std::is_same_v<E, ptx::Bf16> ? DType::bf16 : DType::f16) && bytes % 16 == 0;
+}
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::copy_decays(int head) const {
+  constexpr int kPieces = C::kPart / 8, kRows = C::kThreads / kPieces;
+  const LinearAttnRows& rows = decay_rows();
+  const int piece = threadIdx.x % kPieces, first = 16 * first_step() + 8 * piece;
+  const auto* const data = static_cast<const unsigned short*>(rows.data);
+  const unsigned short* const from = data + chunk_.first * rows.token_stride + head * rows.head_stride + first;
+  for (int row = threadIdx.x / kPieces; row < 64; row += kRows) {
+    const bool there = row < chunk_.tokens && first < p_.k_dim;
+    ptx::cp_async_16(ptx::smem_address(&decay(row, 0)) + piece * 16, there ? from + row * rows.token_stride : data, there ? 16 : 0);
+  }
+}
+
+// Log2 decays of this thread's run; where there is no tree their sums from the run's first token on.
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::start_sums(int head) const {
+  const LinearAttnRows& rows = decay_rows();
+  const float times = p_.has_gates ? -expf(p_.gates.a_log[head]) : kLog2e;
+  const int of_all = 16 * first_step() + run_channel();
+  const bool there = of_all < p_.k_dim, copied = copies_decays();
+  const int64_t from = (chunk_.first + run_token()) * rows.token_stride + head * rows.head_stride + of_all;
+  float bias[4] = {}, sum[4] = {};
   if (there && p_.has_gates && p_.gates.dt_bias != nullptr) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) bits.bias[i] = p_.gates.dt_bias[head * p_.k_dim + of_all + i];
+    for (int e = 0; e < 4; ++e) bias[e] = p_.gates.dt_bias[head * p_.k_dim + of_all + e];
   }
-  for (int first = threadIdx.x / kFours; first < 64; first += kAtOnce * kRows) {
-    u32 a[kAtOnce][4] = {};
+#pragma unroll 1
+  for (int i = 0; i < C::kRunTokens; ++i) {
+    const int token = run_token() + i;
+    float four[4] = {};
+    if (there && token < chunk_.tokens) {
+      if (copied) {
+        const uint2 w = ptx::load_shared_8(ptx::smem_address(&decay(token, 0)) + 2 * run_channel());
+        four[0] = E::low(w.x), four[1] = E::high(w.x), four[2] = E::low(w.y), four[3] = E::high(w.y);
+      } else {
+        u32 w[4];
+        load_four_bits(w, rows.data, from + i * rows.token_stride, rows.dtype, p_.vectors);
+        four_values(four, w, rows.dtype);
+      }
+      if (p_.has_gates) {
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int token = first + i * kRows;
-      if (there && token < chunk_.tokens) load_four_bits(a[i], rows.data, from + token * rows.token_stride, rows.dtype, p_.vectors);
+        for (int e = 0; e < 4; ++e) four[e] = softplus_log2(four[e] + bias[e]);
+      }
+#pragma unroll
+      for (int e = 0; e < 4; ++e) four[e] = bounded_log2(four[e] * times);
     }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int token = first + i * kRows;
-      float four[4] = {};
-#pragma unroll
-      for (int e = 0; e < 4; ++e) bits.a[e] = a[i][e];
-      if (there && token < chunk_.tokens) log2_decays_of(four, p_, bits, slope);
-      *reinterpret_cast<float4*>(&decay(token, channel)) = make_float4(four[0], four[1], four[2], four[3]);
-    }
+    for (int e = 0; e < 4; ++e) sum[e] = is_tree() ? four[e] : sum[e] + four[e];
+    __syncwarp();  // which is done with the row as it came
+    put_four(&decay(token, run_channel()), sum);
   }
+}
+
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::take_four(float (&to)[4], const float* from) {
+  const float4 four = *reinterpret_cast<const float4*>(from);
+  to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::put_four(float* to, const float (&x)[4]) { *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]); }
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::put_four(u32 to, const float (&x)[4]) { ptx::store_shared_8(to, E::pack(x[0], x[1]), E::pack(x[2], x[3])); }
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::store_four(void* to, int64_t at, const float (&x)[4]) {
+  *reinterpret_cast<uint2*>(static_cast<unsigned short*>(to) + at) = make_uint2(E::pack(x[0], x[1]), E::pack(x[2], x[3]));
 }
 
 // Of k and q; q k of a token.
 template <class C>
 WW_DEVICE void ChunkPrepare<C>::norms() {
-  float kk[2] = {}, qq[2] = {}, qk[2] = {};
-#pragma unroll
+  float squares[2] = {}, qk[2] = {};
+#pragma unroll 1
   for (int step = 0; step < C::kDim / 16; ++step) {
-    u32 k[4], q[4];
+    u32 own[4], k[4];
+    load_left(own, own_tile(), 16 * warp_, step);
+    add_squares(squares, own, own);
+    if (has_k()) continue;
     load_left(k, k_, 16 * warp_, step);
-    load_left(q, q_, 16 * warp_, step);
-    add_squares(kk, k, k);
-    add_squares(qq, q, q);
-    add_squares(qk, q, k);
+    add_squares(qk, own, k);
   }
-  put_norms(kk, qq);
+  put_norms(has_k() ? tokens_.k_norm : tokens_.q_norm, squares);
+  if (has_k()) return;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const float sum = row_sum(qk[i]);
@@ -76,422 +114,218 @@ WW_DEVICE void ChunkPrepare<C>::norms() {
   }
 }
 
-// G of every token and channel of the part.
+// When all threads have come here, nobody needs another's part of the decays' place, but what sums are of a tree.
 template <class C>
-WW_DEVICE void ChunkPrepare<C>::sum_decays() {
+WW_DEVICE void ChunkPrepare<C>::finish_sums(Sums& sums) {
   bool far = is_tree() || !kWideExponents<E>;
-  for (int channel = threadIdx.x; channel < C::kPart; channel += C::kThreads) {
-    float sum = 0;
-    if (!is_tree()) {
-#pragma unroll 16
-      for (int i = 0; i < 64; ++i) decay(i, channel) = sum += decay(i, channel);
-      const float middle = decay(kNearToken, channel);
-      far = far || sum < -kMostNearDecay || decay(0, channel) - middle > kMostNearHalf || middle - sum > kMostNearHalf;
-    } else {
-      for (int i = 0; i < chunk_.tokens; ++i) {
-        const int parent = parent_of(i);
-        if (parent >= 0) decay(i, channel) += decay(parent, channel);
+#pragma unroll
+  for (int e = 0; e < 4; ++e) sums.before[e] = sums.middle[e] = sums.end[e] = 0;
+  if (is_tree()) {
+    sum_tree(sums);
+  } else {
+#pragma unroll 4
+    for (int run = 0; run < C::kRuns; ++run) {
+      float last[4];
+      take_four(last, &decay((run + 1) * C::kRunTokens - 1, run_channel()));
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        sums.end[e] += last[e];
+        if ((run + 1) * C::kRunTokens == run_token()) sums.before[e] = sums.end[e];
+        if (2 * (run + 1) == C::kRuns) sums.middle[e] = sums.end[e];
       }
+    }
+    float first[4];
+    take_four(first, &decay(run_token(), run_channel()));
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float middle = sums.middle[e], end = sums.end[e];
+      far = far || end < -kMostNearDecay || sums.before[e] + first[e] - middle > kMostNearHalf || middle - end > kMostNearHalf;
     }
   }
   far = __any_sync(~0u, far);
-  if (lane_ == 0) tokens_.far[warp_] = far;
+  if (lane_ == 0) tokens_.far[threadIdx.x / 32] = far;
   __syncthreads();
+}
+
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::sum_tree(Sums& sums) {
+  if (threadIdx.x < C::kPart) {
+    for (int i = 0; i < chunk_.tokens; ++i) {
+      const int parent = parent_of(i);
+      if (parent >= 0) decay(i, threadIdx.x) += decay(parent, threadIdx.x);
+    }
+  }
+  __syncthreads();
+  take_four(sums.end, &decay(chunk_.tokens - 1, run_channel()));
 }
 
 template <class C>
 WW_DEVICE bool ChunkPrepare<C>::is_near() const {
-  return !(tokens_.far[0] || tokens_.far[1] || tokens_.far[2] || tokens_.far[3]);
+  const uint2 far = *reinterpret_cast<const uint2*>(tokens_.far);
+  return (far.x | far.y) == 0;
 }
 
 // Pieces of k 2^(G_middle - G) stand where the decays of their token did.
 template <class C>
-WW_DEVICE ptx::u32 ChunkPrepare<C>::near_address(int row, int piece) const {
+WW_DEVICE ptx::u32 ChunkPrepare<C>::near_address(u32 row, u32 piece) const {
   return ptx::smem_address(&decay(row, 0)) + (piece ^ (row / 4 % 2)) * 16;
 }
 
-// As multiply(), of what write_operands<true>() left.
+// What chunk_scan reads, of this thread's tokens and channels. kNear: and in shared memory, in place of K and Q, k and q
+// 2^(G - G_middle), and what near_address() says; else G. A row is one warp's.
+template <class C>
+template <bool kNear>
+WW_DEVICE void ChunkPrepare<C>::write_operands(const Sums& sums, int head) const {
+  const int channel = run_channel(), of_all = 16 * first_step() + channel;
+  const bool there = of_all < p_.k_dim;
+  float from_start[4], to_end[4];  // 2^G_middle, 2^(G_last - G_middle)
+#pragma unroll
+  for (int e = 0; e < 4; ++e) {
+    if constexpr (kNear) from_start[e] = ptx::exp2_approx(sums.middle[e]), to_end[e] = ptx::exp2_approx(sums.end[e] - sums.middle[e]);
+  }
+  if (run_token() == 0 && there) {
+    float decays[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) decays[e] = ptx::exp2_approx(sums.end[e]);
+    put_four(p_.work.decay + (head * p_.work.capacity + chunk_.index) * p_.k_dim + of_all, decays);
+  }
+  const u32 first = run_token(), piece = of_all / 8 % 8, column = of_all / 64 * kBlockBytes + of_all % 8 * 2;
+  int64_t to = (head * p_.work.rows + chunk_.first + first) * p_.k_dim + of_all;
+#pragma unroll 1
+  for (u32 i = 0; i < C::kRunTokens; ++i, to += p_.k_dim) {
+    const u32 row = first + i, at = column + row * 128 + (piece ^ row % 8) * 16;  // as piece_offset() has it
+    float sum[4], kg[4], qg[4], kd[4];
+    take_four(sum, &decay(row, channel));
+    const uint2 k = ptx::load_shared_8(k_ + at), q = ptx::load_shared_8(q_ + at);
+    const float k_norm = tokens_.k_norm[row], q_norm = p_.scale * tokens_.q_norm[row];
+    const float own_k[4] = {E::low(k.x), E::high(k.x), E::low(k.y), E::high(k.y)};
+    const float own_q[4] = {E::low(q.x), E::high(q.x), E::low(q.y), E::high(q.y)};
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sum[e] += sums.before[e];
+    __syncwarp();
+    if constexpr (kNear) {
+      float later_k[4], later_q[4], earlier_k[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float later = ptx::exp2_approx(sum[e] - sums.middle[e]), earlier = ptx::exp2_approx(sums.middle[e] - sum[e]);
+        later_k[e] = own_k[e] * later, later_q[e] = own_q[e] * later, earlier_k[e] = own_k[e] * earlier;
+        kg[e] = later_k[e] * (from_start[e] * k_norm), qg[e] = later_q[e] * (from_start[e] * q_norm);
+        kd[e] = earlier_k[e] * (to_end[e] * k_norm);
+      }
+      put_four(k_ + at, later_k), put_four(q_ + at, later_q);
+      put_four(near_address(row, channel / 8) + channel % 8 * 2, earlier_k);
+    } else {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float from = ptx::exp2_approx(sum[e]), to = ptx::exp2_approx(fminf(sums.end[e] - sum[e], 0));
+        kg[e] = own_k[e] * (k_norm * from), qg[e] = own_q[e] * (q_norm * from), kd[e] = own_k[e] * (k_norm * to);
+      }
+      put_four(&decay(row, channel), sum);
+    }
+    if (!there || static_cast<int>(row) >= chunk_.tokens) continue;
+    store_four(p_.work.kg, to, kg);
+    store_four(p_.work.qg, to, qg);
+    store_four(p_.work.kd, to, kd);
+  }
+}
+
+// K K^T, or Q K^T, of what write_operands<true>() left.
 template <class C>
 WW_DEVICE void ChunkPrepare<C>::multiply_near() {
-#pragma unroll
+#pragma unroll 2
   for (int step = 0; step < C::kPart / 16; ++step) {
-    u32 k[4], q[4];
-    load_left(k, k_, 16 * warp_, first_step() + step);
-    load_left(q, q_, 16 * warp_, first_step() + step);
+    u32 a[4];
+    load_left(a, own_tile(), 16 * warp_, first_step() + step);
+    const u32 near = near_address(lane_ % 8 + lane_ / 16 * 8, 2 * step + lane_ / 8 % 2);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       if (n > warp_) continue;
       u32 b[4];
-      ptx::ldmatrix_x4(b, near_address(16 * n + lane_ % 8 + lane_ / 16 * 8, 2 * step + lane_ / 8 % 2));
-      add(kk_, 2 * n, k, b[0], b[1]);
-      add(kk_, 2 * n + 1, k, b[2], b[3]);
-      add(qk_, 2 * n, q, b[0], b[1]);
-      add(qk_, 2 * n + 1, q, b[2], b[3]);
+      ptx::ldmatrix_x4(b, near + n * 16 * C::kDecayStride * 4);
+      add(kk_, 2 * n, a, b[0], b[1]);
+      add(kk_, 2 * n + 1, a, b[2], b[3]);
     }
   }
 }
 
-// What two rows of a tile are multiplied by, in this lane's columns of `step`: 2^(G_row - G_reference) of a row that is `later` than
-// its reference, 2^(G_reference - G_row) of an earlier one.
-template <class C>
-WW_DEVICE typename ChunkPrepare<C>::Scales ChunkPrepare<C>::scales(const int (&row)[2], const int (&reference)[2], const bool (&later)[2], int step) const {
-  Scales s;
-  const int c = 16 * step + column_;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float2 own0 = *reinterpret_cast<const float2*>(&decay(row[i], c)), own1 = *reinterpret_cast<const float2*>(&decay(row[i], c + 8));
-    const float2 ref0 = *reinterpret_cast<const float2*>(&decay(reference[i], c));
-    const float2 ref1 = *reinterpret_cast<const float2*>(&decay(reference[i], c + 8));
-    const float sign = later[i] ? 1.0f : -1.0f;
-    s.low[i] = make_float2(ptx::exp2_approx(sign * (own0.x - ref0.x)), ptx::exp2_approx(sign * (own0.y - ref0.y)));
-    s.high[i] = make_float2(ptx::exp2_approx(sign * (own1.x - ref1.x)), ptx::exp2_approx(sign * (own1.y - ref1.y)));
-  }
-  return s;
-}
-
-template <class C>
-WW_DEVICE ptx::u32 ChunkPrepare<C>::scaled(u32 pair, float2 by) { return E::pack(E::low(pair) * by.x, E::high(pair) * by.y); }
-
-template <class C>
-WW_DEVICE void ChunkPrepare<C>::scale(u32 (&r)[4], const Scales& s) {
-  r[0] = scaled(r[0], s.low[0]);
-  r[1] = scaled(r[1], s.low[1]);
-  r[2] = scaled(r[2], s.high[0]);
-  r[3] = scaled(r[3], s.high[1]);
-}
-
-// Of kStepsAtOnce steps, this warp's rows as those that meet earlier sub-chunks, in left_ and in Q's tile, and as those that later
-// ones meet, in K's.
-template <class C>
-WW_DEVICE void ChunkPrepare<C>::turn_to_others(int first) {
-  const int own[2] = {row_, row_ + 8};
-  const int before[2] = {16 * warp_ - 1, 16 * warp_ - 1}, last[2] = {16 * warp_ + 15, 16 * warp_ + 15};
-  const bool later[2] = {true, true}, earlier[2] = {false, false};
-#pragma unroll
-  for (int i = 0; i < kStepsAtOnce; ++i) {
-    const int step = first + i, of_all = first_step() + step;
-    u32 k[4];
-    load_left(k, k_, 16 * warp_, of_all);
-    if (warp_ > 0) {
-      const Scales s = scales(own, before, later, step);
-      u32 q[4];
-      load_left(q, q_, 16 * warp_, of_all);
-      scale(q, s);
-      put_left(q_, q, of_all);
-#pragma unroll
-      for (int r = 0; r < 4; ++r) left_[i][r] = k[r];
-      scale(left_[i], s);
-    }
-    if (warp_ < 3) {
-      scale(k, scales(own, last, earlier, step));
-      put_left(k_, k, of_all);
-    }
-  }
-}
-
-// Where load_left has them from.
-template <class C>
-WW_DEVICE void ChunkPrepare<C>::put_left(u32 tile, const u32 (&r)[4], int step) const {
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < 4; ++i) ptx::store_shared_4(tile + piece_offset(row_ + i % 2 * 8, 2 * step + i / 2) + lane_ % 4 * 4, r[i]);
-}
-
-// This warp's rows against an earlier sub-chunk; kNext: the one right before.
-template <class C>
-template <int kBlock, bool kNext>
-WW_DEVICE void ChunkPrepare<C>::multiply_block(int first) {
-  const float* const from = &decay(16 * warp_ - 1, 16 * first + column_);
-  const float* const to = &decay(16 * kBlock + 15, 16 * first + column_);
-#pragma unroll
-  for (int i = 0; i < kStepsAtOnce; ++i) {
-    u32 k[4], q[4], b[4];
-    load_left(q, q_, 16 * warp_, first_step() + first + i);
-    load_left(b, k_, 16 * kBlock, first_step() + first + i);
-#pragma unroll
-    for (int r = 0; r < 4; ++r) k[r] = left_[i][r];
-    if constexpr (!kNext) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float2 g = *reinterpret_cast<const float2*>(from + 16 * i + 8 * half);
-        const float2 r = *reinterpret_cast<const float2*>(to + 16 * i + 8 * half);
-        const float2 by = make_float2(ptx::exp2_approx(g.x - r.x), ptx::exp2_approx(g.y - r.y));
-        k[2 * half] = scaled(k[2 * half], by), k[2 * half + 1] = scaled(k[2 * half + 1], by);
-        q[2 * half] = scaled(q[2 * half], by), q[2 * half + 1] = scaled(q[2 * half + 1], by);
-      }
-    }
-    add(kk_, 2 * kBlock, k, b[0], b[2]);
-    add(kk_, 2 * kBlock + 1, k, b[1], b[3]);
-    add(qk_, 2 * kBlock, q, b[0], b[2]);
-    add(qk_, 2 * kBlock + 1, q, b[1], b[3]);
-  }
-}
-
-template <class C>
-WW_DEVICE void ChunkPrepare<C>::multiply_others() {
-  for (int step = 0; step < C::kPart / 16; step += kStepsAtOnce) {
-    turn_to_others(step);
-    __syncthreads();
-    if (warp_ == 1) multiply_block<0, true>(step);
-    if (warp_ == 2) multiply_block<0, false>(step), multiply_block<1, true>(step);
-    if (warp_ == 3) multiply_block<0, false>(step), multiply_block<1, false>(step), multiply_block<2, true>(step);
-  }
-}
-
-// Fours of tokens within this warp's rows: eight lanes each, a piece of channels a lane at a time.
-template <class C>
-WW_DEVICE void ChunkPrepare<C>::multiply_fours() {
-  const int first = 16 * warp_ + lane_ / 8 * 4;
-  float kk[6] = {}, qk[6] = {};  // (1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2)
-  for (int piece = lane_ % 8; piece < C::kPart / 8; piece += 8) {
-    u32 k[4][4], q[3][4];
-    float before[8], from[3][8] = {};  // of the first three, decayed to the token at hand
-    take_decays(before, first, piece);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      ptx::load_shared_16(k[i], k_ + piece_offset(first + i, 2 * first_step() + piece));
-      if (i > 0) ptx::load_shared_16(q[i - 1], q_ + piece_offset(first + i, 2 * first_step() + piece));
-    }
-#pragma unroll
-    for (int e = 0; e < 8; ++e) from[0][e] = element_of(k[0], e);
-#pragma unroll
-    for (int i = 1; i < 4; ++i) {
-      float now[8];
-      take_decays(now, first + i, piece);
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        const float by = ptx::exp2_approx(now[e] - before[e]), own_k = element_of(k[i], e), own_q = element_of(q[i - 1], e);
-#pragma unroll
-        for (int j = 0; j < i; ++j) {
-          from[j][e] *= by;
-          kk[i * (i - 1) / 2 + j] += own_k * from[j][e];
-          qk[i * (i - 1) / 2 + j] += own_q * from[j][e];
-        }
-        if (i < 3) from[i % 3][e] = own_k;
-        before[e] = now[e];
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 1; i < 4; ++i) {
-#pragma unroll
-    for (int j = 0; j < i; ++j) {
-      const int at = i * (i - 1) / 2 + j;
-      const float k_sum = eight_sum(kk[at]), q_sum = eight_sum(qk[at]);
-      if (lane_ % 8 == at) tokens_.fours[first + i][j] = make_float2(k_sum, q_sum);
-    }
-  }
-  __syncwarp();
-  take_fours();
-}
-
-template <class C>
-WW_DEVICE void ChunkPrepare<C>::take_decays(float (&to)[8], int token, int piece) const {
-  const float4 low = *reinterpret_cast<const float4*>(&decay(token, 8 * piece)), high = *reinterpret_cast<const float4*>(&decay(token, 8 * piece + 4));
-  to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w, to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
-}
-
-template <class C>
-WW_DEVICE float ChunkPrepare<C>::element_of(const u32 (&w)[4], int e) { return e % 2 == 0 ? E::low(w[e / 2]) : E::high(w[e / 2]); }
-
-// To where accumulators have them.
-template <class C>
-WW_DEVICE void ChunkPrepare<C>::take_fours() {
-#pragma unroll
-  for (int n = 0; n < 2; ++n) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int row = lane_ / 4 + e / 2 * 8, column = 8 * n + column_ + e % 2;
-      if (row / 4 != column / 4 || column >= row) continue;
-      const float2 sums = tokens_.fours[16 * warp_ + row][column % 4];
-      cross_[0][n][e] = sums.x, cross_[1][n][e] = sums.y;
-    }
-  }
-  take_own();
-}
-
-template <class C>
-WW_DEVICE void ChunkPrepare<C>::clear_cross() {
-#pragma unroll
-  for (int n = 0; n < 2; ++n) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) cross_[0][n][e] = 0, cross_[1][n][e] = 0;
-  }
-}
-
-// Within this warp's 16 rows: halves of kHalf rows.
-template <class C>
-template <int kHalf>
-WW_DEVICE void ChunkPrepare<C>::multiply_within() {
-  int own[2], reference[2];
-  bool later[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int row = lane_ / 4 + 8 * i;
-    own[i] = 16 * warp_ + row;
-    later[i] = row / kHalf % 2 == 1;
-    reference[i] = 16 * warp_ + (later[i] ? row / kHalf : row / kHalf + 1) * kHalf;
-  }
-  for (int step = 0; step < C::kPart / 16; ++step) {
-    u32 k[4], q[4], left[4], right[4];
-    load_left(k, k_, 16 * warp_, first_step() + step);
-    load_left(q, q_, 16 * warp_, first_step() + step);
-    const Scales s = scales(own, reference, later, step);
-    scale(k, s);
-    scale(q, s);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      left[i] = later[i % 2] ? k[i] : 0;
-      right[i] = later[i % 2] ? 0 : k[i];
-      q[i] = later[i % 2] ? q[i] : 0;
-    }
-    E::mma(cross_[0][0], left, right[0], right[2]);
-    E::mma(cross_[1][0], q, right[0], right[2]);
-    if constexpr (kHalf < 8) {
-      E::mma(cross_[0][1], left, right[1], right[3]);
-      E::mma(cross_[1][1], q, right[1], right[3]);
-    }
-  }
-  // What rows of other pairs of halves gave is dropped.
-#pragma unroll
-  for (int n = 0; n < 2; ++n) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int row = lane_ / 4 + e / 2 * 8, column = 8 * n + column_ + e % 2;
-      if (row / (2 * kHalf) != column / (2 * kHalf)) cross_[0][n][e] = 0, cross_[1][n][e] = 0;
-    }
-  }
-  take_own();
-}
-
-// To the blocks on the diagonal.
-template <class C>
-WW_DEVICE void ChunkPrepare<C>::take_own() {
-#pragma unroll
-  for (int block = 0; block < 4; ++block) {
-    if (block != warp_) continue;
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) kk_[8 * block + 4 * n + e] += cross_[0][n][e], qk_[8 * block + 4 * n + e] += cross_[1][n][e];
-    }
-  }
-  clear_cross();
-}
-
-template <class C>
-WW_DEVICE void ChunkPrepare<C>::multiply_kda() {
-  clear_cross();
-  if (is_tree()) {
-    multiply_pairs();
-  } else {
-    multiply_within<8>();
-    multiply_within<4>();
-    multiply_fours();
-    multiply_others();
-  }
-}
-
-template <class C>
-WW_DEVICE float ChunkPrepare<C>::value(u32 tile, int row, int channel) const {
-  const u32 pair = ptx::load_shared_4(tile + piece_offset(row, channel / 8) + channel % 8 / 2 * 4);
-  return channel % 2 == 0 ? E::low(pair) : E::high(pair);
-}
-
-// Of a tree, pair by pair.
-template <class C>
-WW_DEVICE void ChunkPrepare<C>::multiply_pairs() {
-#pragma unroll
-  for (int at = 0; at < 32; ++at) {
-    const int row = row_ + at / 2 % 2 * 8, column = 8 * (at / 4) + column_ + at % 2;
-    if (row >= chunk_.tokens || !follows(row, column)) continue;
-    float kk = 0, qk = 0;
-    const int first = 16 * first_step(), end = min(C::kPart, p_.k_dim - first);
-    for (int c = 0; c < end; ++c) {
-      const float k = value(k_, column, first + c) * ptx::exp2_approx(decay(row, c) - decay(column, c));
-      kk += value(k_, row, first + c) * k;
-      qk += value(q_, row, first + c) * k;
-    }
-    kk_[at] += kk, qk_[at] += qk;
-  }
-}
-
-// kNear: and in shared memory, in place of K and Q, k and q 2^(G - G_middle), and what near_address() says. A row's pieces are those
-// of one warp.
-template <class C>
-template <bool kNear>
-WW_DEVICE void ChunkPrepare<C>::write_operands(int head) const {
-  constexpr int kPieces = C::kPart / 8, kRows = C::kThreads / kPieces;
-  const int piece = threadIdx.x % kPieces, of_all = 2 * first_step() + piece;
-  const bool there = of_all * 8 < p_.k_dim;
-  float end[8], to_middle[8], from_middle[8];  // 2^-G_middle, 2^(G_middle - G_last)
-  take_decays(end, 63, piece);
-  if constexpr (kNear) {
-    float middle[8];
-    take_decays(middle, kNearToken, piece);
-#pragma unroll
-    for (int e = 0; e < 8; ++e) to_middle[e] = ptx::exp2_approx(-middle[e]), from_middle[e] = ptx::exp2_approx(middle[e] - end[e]);
-    __syncthreads();
-  }
-  if (!kNear && is_tree()) take_decays(end, chunk_.tokens - 1, piece);
-  if (threadIdx.x < kPieces && there) {
-    float* const decays = p_.work.decay + (head * p_.work.capacity + chunk_.index) * p_.k_dim + 8 * of_all;
-#pragma unroll
-    for (int e = 0; e < 8; ++e) decays[e] = ptx::exp2_approx(end[e]);
-  }
-  for (int row = threadIdx.x / kPieces; row < 64; row += kRows) {
-    u32 k[4], q[4], kg[4], qg[4], kd[4], near[4];
-    float sum[8];
-    ptx::load_shared_16(k, k_ + piece_offset(row, of_all));
-    ptx::load_shared_16(q, q_ + piece_offset(row, of_all));
-    take_decays(sum, row, piece);
-    const float k_norm = tokens_.k_norm[row], q_norm = p_.scale * tokens_.q_norm[row];
-#pragma unroll
-    for (int pair = 0; pair < 4; ++pair) {
-      const int e = 2 * pair;
-      const float2 from = make_float2(ptx::exp2_approx(sum[e]), ptx::exp2_approx(sum[e + 1]));
-      const float2 to = make_float2(ptx::exp2_approx(fminf(end[e] - sum[e], 0)), ptx::exp2_approx(fminf(end[e + 1] - sum[e + 1], 0)));
-      const float2 own_k = make_float2(E::low(k[pair]), E::high(k[pair])), own_q = make_float2(E::low(q[pair]), E::high(q[pair]));
-      kg[pair] = E::pack(own_k.x * (k_norm * from.x), own_k.y * (k_norm * from.y));
-      qg[pair] = E::pack(own_q.x * (q_norm * from.x), own_q.y * (q_norm * from.y));
-      kd[pair] = E::pack(own_k.x * (k_norm * to.x), own_k.y * (k_norm * to.y));
-      if constexpr (kNear) {
-        const float2 later = make_float2(from.x * to_middle[e], from.y * to_middle[e + 1]);
-        k[pair] = E::pack(own_k.x * later.x, own_k.y * later.y);
-        q[pair] = E::pack(own_q.x * later.x, own_q.y * later.y);
-        near[pair] = E::pack(own_k.x * (to.x * from_middle[e]), own_k.y * (to.y * from_middle[e + 1]));
-      }
-    }
-    if constexpr (kNear) {
-      __syncwarp();
-      store_shared_16(k_ + piece_offset(row, of_all), k);
-      store_shared_16(q_ + piece_offset(row, of_all), q);
-      store_shared_16(near_address(row, piece), near);
-    }
-    if (!there || row >= chunk_.tokens) continue;
-    const int64_t at = (head * p_.work.rows + chunk_.first + row) * p_.k_dim + 8 * of_all;
-    store_16(p_.work.kg, at, kg);
-    store_16(p_.work.qg, at, qg);
-    store_16(p_.work.kd, at, kd);
-  }
-}
-
-// A part's share of K K^T and Q K^T, and its operands, from decays that are on their way to shared memory.
+// A part's share of K K^T and Q K^T, and its operands.
 template <class C>
 WW_DEVICE void ChunkPrepare<C>::multiply_part(int head) {
-  sum_decays();
-  if (is_near()) {
-    write_operands<true>(head);
+  if (copies_decays()) copy_decays(head);
+  ptx::cp_async_commit();
+  if (part_ == 0) put_beta();
+  ptx::cp_async_wait<0>();
+  __syncthreads();
+  start_sums(head);
+  if (part_ == 0) norms();
+  __syncthreads();
+  Sums sums;
+  finish_sums(sums);
+  if (kWideExponents<E> && is_near()) {
+    write_operands<true>(sums, head);
     __syncthreads();
-    if (first_step() == 0) clear();
+    if (part_ == 0) clear();
     multiply_near();
   } else {
-    write_operands<false>(head);
+    write_operands<false>(sums, head);
     __syncthreads();
-    if (first_step() == 0) clear();
-    multiply_kda();
+    multiply_far();
   }
   __syncthreads();
+}
+
+template <class C>
+WW_DEVICE void ChunkPrepare<C>::finish_kda(Inverse& inverse, int head) const {
+  if (has_k()) {
+    is_tree() ? put_products<true, true>(inverse) : put_products<true, false>(inverse);
+    inverse.run();
+  } else {
+    is_tree() ? put_products<false, true>(inverse) : put_products<false, false>(inverse);
+    ptx::named_barrier_sync(kBarrierOfP, 128);
+  }
+  const int piece = threadIdx.x % 8;
+  const float4* const beta = reinterpret_cast<const float4*>(&tokens_.beta[8 * piece]);
+  const float4 low = beta[0], high = beta[1];
+  int row = threadIdx.x % 128 / 8;
+  int64_t at = (head * p_.work.rows + chunk_.first + row) * kChunk + 8 * piece;
+#pragma unroll 1
+  for (; row < chunk_.tokens; row += 16, at += 16 * kChunk) has_k() ? store_t(row, piece, at, low, high) : store_p(row, piece, at);
+}
+
+// Elements of A, to be inverted, or of P.
+template <class C>
+template <bool kOfK, bool kTree>
+WW_DEVICE void ChunkPrepare<C>::put_products(Inverse& inverse) const {
+  float of_row[2], qk[2];
+  ptx::u64 ancestors[2] = {};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = row_ + 8 * i;
+    if constexpr (kTree) ancestors[i] = tokens_.ancestors[row];
+    of_row[i] = kOfK ? tokens_.beta[row] * tokens_.k_norm[row] : p_.scale * tokens_.q_norm[row];
+    qk[i] = tokens_.qk[row];
+  }
+#pragma unroll
+  for (int n = 0; n < 8; ++n) {
+    const int column = 8 * n + column_;
+    u32* const to = reinterpret_cast<u32*>(&p_rows()[row_ * C::kPStride + column]);
+    if (n / 2 > warp_) {
+      if constexpr (!kOfK) to[0] = to[4 * C::kPStride] = 0;
+      continue;
+    }
+    const float2 norm = *reinterpret_cast<const float2*>(&tokens_.k_norm[column]);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = row_ + 8 * i, at = 4 * n + 2 * i;
+      float x = kk_[at], y = kk_[at + 1];
+      x = (kTree ? ancestors[i] >> column & 1 : column < row) ? x : 0.0f;
+      y = (kTree ? ancestors[i] >> (column + 1) & 1 : column + 1 < row) ? y : 0.0f;
+      if constexpr (!kOfK) x = column == row ? qk[i] : x, y = column + 1 == row ? qk[i] : y;
+      x *= of_row[i] * norm.x, y *= of_row[i] * norm.y;
+      if constexpr (kOfK) inverse.put_pair(n, i, x, y);
+      else to[i * 4 * C::kPStride] = E::pack(x, y);
+    }
+  }
 }
 
 }  // namespace warpweave::linear
