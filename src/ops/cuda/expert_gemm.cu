@@ -193,7 +193,7 @@ __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const W
   if constexpr (C::kFp8) {
     const ExpertFp8Scales<C> scales(a, walk.tile.expert, walk.row * C::kRows);
     ExpertPlaceScales<kPlaces> of_places;
-    constexpr bool kEarly = C::kMostPlaces == kNarrowTilePlaces;  // where a tile's time is that of its weights
+    constexpr bool kEarly = C::kMostPlaces <= kNarrowTilePlaces;  // where a tile's time is that of its weights
     if constexpr (kEarly) of_places.read(a.x_scales + first_x_row(a, walk.tile), walk.tile.count);
     const float* coming_scales = nullptr;
     float part[kPlaces / 2];
@@ -427,9 +427,7 @@ void launch(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
   const int64_t columns = call.weights.cols / (kFp8 ? 2 : 1);
   args.row_tiles = static_cast<int>((call.weights.rows + kGroupRows - 1) / kGroupRows);
   args.chunks = static_cast<int>((columns + kBoxColumns - 1) / kBoxColumns);
-  if constexpr (!kFp8) {
-    if (call.tile_places == kSharedRows) return launch_tiles<Tiles<Element, kFp8, kGlu, kSharedRows>>(args, call, stream);
-  }
+  if (call.tile_places == kSharedRows) return launch_tiles<Tiles<Element, kFp8, kGlu, kSharedRows>>(args, call, stream);
   if (call.tile_places == kNarrowTilePlaces) return launch_tiles<Tiles<Element, kFp8, kGlu, kNarrowTilePlaces>>(args, call, stream);
   launch_tiles<Tiles<Element, kFp8, kGlu, kFewTilePlaces>>(args, call, stream);
 }
