@@ -77,8 +77,8 @@ struct Layer {
 
   void multiply(const ExpertWeights& weights, const void* x, void* y, ExpertGemmCall call) const {
     call.weights = weights;
-    call.x = shape.fp8 ? codes : x;
-    call.x_scales = code_scales;
+    call.x = shape.fp8 && !call.x_by_group ? codes : x;
+    call.x_scales = call.x_by_group ? scales_behind_codes() : code_scales;
     call.places = places();
     call.tile_places = tile_places();
     if (shared() || !whole_depth) call.few_tiles = shared() ? places() / kSharedRows : most_expert_tiles(places(), shape.experts, tile_places());
@@ -86,6 +86,10 @@ struct Layer {
     call.y_dtype = shape.dtype;
     call.plan = memory.plan;
     expert_gemm(call, stream);
+  }
+  // Of the activations, in their memory.
+  float* scales_behind_codes() const {
+    return reinterpret_cast<float*>(static_cast<uint8_t*>(memory.act) + places() * shape.ffn);
   }
   void route(float* logits) const {
     if (!shared()) {
@@ -111,9 +115,12 @@ struct Layer {
     if (parts & 1) route(logits);
     if (parts & 2 && !shared()) spread();
     const void* const x = shared() ? memory.h : memory.rows;
-    if (parts & 4) multiply(memory.gate_up, x, memory.act, {.shared_rows = shared(), .plan_settled = !shared()});
-    if (parts & 8 && shape.fp8) round(memory.act, places(), shape.ffn, nullptr);
-    if (parts & 16) multiply(memory.down, memory.act, memory.rows, {.plan_settled = true});
+    const bool codes_outputs = shape.fp8 && expert_gemm_codes_outputs(memory.gate_up, tile_places());
+    ExpertGemmCall gate_up = {.shared_rows = shared(), .plan_settled = !shared()};
+    if (codes_outputs) gate_up.codes = static_cast<uint8_t*>(memory.act), gate_up.code_scales = scales_behind_codes();
+    if (parts & 4) multiply(memory.gate_up, x, memory.act, gate_up);
+    if (parts & 8 && shape.fp8 && !codes_outputs) round(memory.act, places(), shape.ffn, nullptr);
+    if (parts & 16) multiply(memory.down, memory.act, memory.rows, {.x_by_group = codes_outputs, .plan_settled = true});
     if (parts & 32) {
       const ExpertSums sums = {memory.rows, memory.plan.place_of, memory.plan.weights, shape.k, /*settled=*/true};
       norm_experts({{.x = memory.x, .rows = rows, .cols = shape.hidden, .weight = norm, .out = memory.h, .out_dtype = shape.dtype}, sums},

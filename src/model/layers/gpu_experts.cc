@@ -1,6 +1,7 @@
 #include "model/layers/gpu_experts.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
@@ -28,6 +29,18 @@ RouterRule rule_of(const RouterRule& rule, const GpuExpertLayer& experts) {
 
 bool by_wgmma(const GpuExpertLayer& experts) {
   return gpu::expert_gemm_takes(experts.gate_up) && gpu::expert_gemm_takes(experts.down);
+}
+
+// A GEMM's outputs, so many columns, in 8 bits where the activations would be, and their scales behind them.
+void leave_codes(gpu::ExpertGemmCall& call, void* activations, int64_t cols) {
+  call.codes = static_cast<uint8_t*>(activations);
+  call.code_scales = reinterpret_cast<float*>(call.codes + call.places * cols);
+}
+// What a GEMM left so is what the next one multiplies.
+void take_codes(gpu::ExpertGemmCall& call) {
+  call.codes = nullptr;
+  call.x_scales = std::exchange(call.code_scales, nullptr);
+  call.x_by_group = true;
 }
 
 }  // namespace
@@ -163,8 +176,7 @@ void GpuExperts::gemms(const Step& step, int tile_places, bool shared_rows) {
   call.y_dtype = options_.dtype;
   const auto multiply = [&](const ExpertWeights& weights, const void* x, void* y) {
     call.weights = weights;
-    call.x = codes ? codes_ : x;
-    call.x_scales = codes ? code_scales_ : nullptr;
+    call.x = x;
     call.y = y;
     wgmma ? gpu::expert_gemm(call, step.stream) : gpu::expert_tiles(call, options_.dtype, step.stream);
   };
@@ -197,11 +209,17 @@ void GpuExperts::gemms(const Step& step, int tile_places, bool shared_rows) {
     gpu::spread_rows({x, step.rows, row_bytes, plan_.place_of, rule.of_row(), rows_}, step.stream);
     x = rows_;
   }
-  multiply(experts.gate_up, x, act_);
+  if (codes) call.x_scales = code_scales_;
+  // Whether it does depends on the number of rows.
+  const bool codes_outputs =
+      codes && !options_.batch_invariant && gpu::expert_gemm_codes_outputs(experts.gate_up, tile_places);
+  if (codes_outputs) leave_codes(call, act_, experts.down.cols);
+  multiply(experts.gate_up, codes ? codes_ : x, act_);
+  if (codes_outputs) take_codes(call);
+  if (codes && !codes_outputs) round(act_, experts.down.cols, call.places, nullptr);
   call.shared_rows = false;
-  if (codes) round(act_, experts.down.cols, call.places, nullptr);
   call.plan_settled = true;
-  multiply(experts.down, act_, rows_);
+  multiply(experts.down, codes && !codes_outputs ? codes_ : act_, rows_);
 }
 
 gpu::ExpertSums GpuExperts::sums(const Step& step) const {

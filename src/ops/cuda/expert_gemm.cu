@@ -20,9 +20,9 @@
 #include "device/cuda/shared_memory_limit.h"
 #include "device/cuda/tensor_map.h"
 #include "device/cuda/wgmma_wide.h"
-#include "ops/cuda/cluster.cuh"
 #include "ops/cuda/expert_fp8.cuh"
 #include "ops/cuda/expert_gemm.cuh"
+#include "ops/cuda/expert_sharing.cuh"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/fp8.h"
 #include "ops/cuda/launch.cuh"
@@ -31,10 +31,7 @@
 namespace warpweave::gpu {
 namespace {
 
-struct Args : ExpertGemmArgs {
-  int sharers = 1;              // CTAs of a tile, a cluster: a power of two
-  int together = 1;             // stages asked for at once, whose bytes of a weight row are neighbours
-};
+using Args = ExpertShareArgs;
 
 constexpr int kRowBytes = kExpertRowBytes;
 constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024;  // these of each CTA
@@ -43,11 +40,7 @@ constexpr int kGroupThreads = 128, kGroupRows = 64;  // of a warpgroup, weight r
 constexpr int kBoxPlaces = 8, kBoxColumns = 64;
 constexpr int kCtas = 2;                        // of an SM, where tiles may have many places or share their depth
 constexpr int kManyCtas = 3;                    // where so many run all tiles of shared rows at once
-
-constexpr int kMostSharers = 8;                 // CTAs of a cluster
-constexpr int kLeastSharedChunks = 4;           // of the depth, for each
-constexpr int kRun = 8;                         // places whose sums one of them adds up: 4 of a thread
-constexpr int kRunBytes = kGroupThreads * 16;
+constexpr int kLeastSharedChunks = 4;           // of the depth, for each CTA that shares it
 
 // Tiles of up to kMostPlaces places: where these are few, more weights are on their way.
 template <class Element_, bool kFp8_, Glu kGlu_, int kMostPlaces_>
@@ -68,7 +61,9 @@ struct Config : T {
   static constexpr int kConsumers = kGroups * kGroupThreads, kThreads = kConsumers + 32;
   static constexpr int kWeightBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + T::kMostPlaces * kRowBytes;
-  static constexpr int kStagingBytes = T::kMostPlaces <= kPassPlaces ? kPassBytes : 2 * kPassBytes;
+  static constexpr bool kByGroup = T::kFp8 && T::kGlu == Glu::none && T::kMostPlaces == kSharedRows;
+  static constexpr int kGroupScaleBytes = kByGroup ? kGroupThreads * 16 : 0;  // behind a staging area
+  static constexpr int kStagingBytes = (T::kMostPlaces <= kPassPlaces ? kPassBytes : 2 * kPassBytes) + kGroupScaleBytes;
   static constexpr int kRoomBytes = kSmBytes / kResident - kReservedBytes;
   static constexpr int kSumsBytes = kSplit ? (kMostSharers - 1) * kRunBytes : 0;  // with fewer sharers, no more
   static constexpr int kStages = (kRoomBytes - kGroups * kStagingBytes - kSumsBytes - 8) / (kStageBytes + kBarrierBytes);
@@ -77,17 +72,6 @@ struct Config : T {
 
 template <class C>
 using Ring = ExpertRing<C>;
-
-// A CTA's part of the chunks of a tile's depth, at least one.
-template <class C>
-struct Depth {
-  int begin, count;
-
-  __device__ explicit Depth(const Args& a)
-      : begin(C::kSplit ? rank(a) * a.chunks / a.sharers : 0),
-        count(C::kSplit ? (rank(a) + 1) * a.chunks / a.sharers - begin : a.chunks) {}
-  static __device__ int rank(const Args& a) { return static_cast<int>(blockIdx.x) & (a.sharers - 1); }
-};
 
 // The tiles of a CTA, one after the other; CTAs that share tiles have one at most.
 template <class C>
@@ -185,30 +169,63 @@ __device__ __forceinline__ void release(u32 empty) {
   if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty);
 }
 
+template <class C>
+constexpr bool kFewPlaces = C::kMostPlaces <= kNarrowTilePlaces;  // of 8-bit operands: a tile's time is that of its weights
+
+// 8-bit operands, x with a scale a place.
+template <class C, int kPlaces>
+__device__ __forceinline__ void sum_codes(const Args& a, Ring<C>& ring, const Walk<C>& walk, float (&sum)[kPlaces / 2]) {
+  const Depth<C> depth(a);
+  const ExpertFp8Scales<C> scales(a, walk.tile.expert, walk.row * C::kRows);
+  ExpertPlaceScales<kPlaces> of_places;
+  if constexpr (kFewPlaces<C>) of_places.read(a.x_scales + first_x_row(a, walk.tile), walk.tile.count);
+  const float* coming_scales = nullptr;
+  float part[1][kPlaces / 2];
+  for (int i = 0; i < depth.count; ++i, ring.next()) {
+    if (kFewPlaces<C> && i == 1 && walk.followed()) coming_scales = a.scales[walk.coming.x];
+    const float first = scales.of_chunk(0, depth.begin + i), second = scales.of_chunk(1, depth.begin + i);
+    ptx::mbarrier_wait(ring.full(), ring.parity);
+    multiply_codes<kPlaces>(ring.at(), ring.at() + C::kWeightBytes, part);
+    ptx::wgmma_wait<0>();
+    release(ring.empty());
+    scales.add(first, second, part[0], sum);
+  }
+  if (coming_scales != nullptr) ExpertFp8Scales<C>::prefetch(a, coming_scales, walk.coming_row() * C::kRows);
+  if constexpr (!kFewPlaces<C>) of_places.read(a.x_scales + first_x_row(a, walk.tile), walk.tile.count);
+  scales.finish(of_places, sum);
+}
+
+// The same, x with a scale for each group of a place's columns.
+template <class C, int kPlaces>
+__device__ __forceinline__ void sum_grouped_codes(const Args& a, Ring<C>& ring, const Walk<C>& walk, float (&sum)[kPlaces / 2]) {
+  const Depth<C> depth(a);
+  const ExpertGroupScales<kPlaces> groups(a, walk.tile, ring.staging(0) + kPassBytes);
+  const ExpertFp8Scales<C> scales(a, walk.tile.expert, walk.row * C::kRows);
+  const float* coming_scales = nullptr;
+  float part[4][kPlaces / 2];
+  for (int i = 0; i < depth.count; ++i, ring.next()) {
+    if (i == 1 && walk.followed()) coming_scales = a.scales[walk.coming.x];
+    const float2 of_rows = {scales.of_chunk(0, depth.begin + i), scales.of_chunk(1, depth.begin + i)};
+    ptx::mbarrier_wait(ring.full(), ring.parity);
+    multiply_codes<kPlaces>(ring.at(), ring.at() + C::kWeightBytes, part);
+    ptx::wgmma_wait<0>();
+    release(ring.empty());
+    groups.add(depth.begin + i, of_rows, part, sum);
+  }
+  if (coming_scales != nullptr) ExpertFp8Scales<C>::prefetch(a, coming_scales, walk.coming_row() * C::kRows);
+  scales.finish(sum);
+}
+
 template <class C, int kPlaces>
 __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const Walk<C>& walk, float (&sum)[kPlaces / 2]) {
   const Depth<C> depth(a);
 #pragma unroll
   for (float& value : sum) value = 0;  // not by the first WGMMA: ptxas would keep the sums of all widths at once
   if constexpr (C::kFp8) {
-    const ExpertFp8Scales<C> scales(a, walk.tile.expert, walk.row * C::kRows);
-    ExpertPlaceScales<kPlaces> of_places;
-    constexpr bool kEarly = C::kMostPlaces <= kNarrowTilePlaces;  // where a tile's time is that of its weights
-    if constexpr (kEarly) of_places.read(a.x_scales + first_x_row(a, walk.tile), walk.tile.count);
-    const float* coming_scales = nullptr;
-    float part[kPlaces / 2];
-    for (int i = 0; i < depth.count; ++i, ring.next()) {
-      if (kEarly && i == 1 && walk.followed()) coming_scales = a.scales[walk.coming.x];
-      const float first = scales.of_chunk(0, depth.begin + i), second = scales.of_chunk(1, depth.begin + i);
-      ptx::mbarrier_wait(ring.full(), ring.parity);
-      multiply_codes<kPlaces>(ring.at(), ring.at() + C::kWeightBytes, part);
-      ptx::wgmma_wait<0>();
-      release(ring.empty());
-      scales.add(first, second, part, sum);
+    if constexpr (C::kGroupScaleBytes > 0) {
+      if (a.x_by_group) return sum_grouped_codes<C, kPlaces>(a, ring, walk, sum);
     }
-    if (coming_scales != nullptr) ExpertFp8Scales<C>::prefetch(a, coming_scales, walk.coming_row() * C::kRows);
-    if constexpr (!kEarly) of_places.read(a.x_scales + first_x_row(a, walk.tile), walk.tile.count);
-    scales.finish(of_places, sum);
+    sum_codes<C, kPlaces>(a, ring, walk, sum);
   } else if constexpr (C::kSplit) {
     float part[kPlaces / 2];    // were it the sum itself, ptxas would wait for each WGMMA
     for (int i = 0; i < depth.count; ++i, ring.next()) {
@@ -231,56 +248,13 @@ __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const W
   }
 }
 
-// Where the sums of other CTAs arrive, behind the ring. Run r of a tile's places is the CTA's of rank r % sharers.
-template <class C>
-struct SumsOfSharers {
-  u32 base, arrived;
-
-  __device__ explicit SumsOfSharers(const char* memory)
-      : base(ptx::smem_address(memory) + Ring<C>::kSmemBytes), arrived(base + C::kSumsBytes) {}
-  static constexpr int kBytes = C::kSplit ? C::kSumsBytes + 8 : 0;
-
-  // By one thread, before the cluster meets.
-  __device__ void init() const {
-    ptx::mbarrier_init(arrived, 1);
-    ptx::mbarrier_init_fence();
+template <class C, int kPlaces>
+__device__ __forceinline__ void leave(const ExpertOut<C, kPlaces>& out, const float (&sum)[kPlaces / 2]) {
+  if constexpr (C::kFp8 && C::kMostPlaces == kSharedRows && C::kGlu != Glu::none) {
+    if (out.a.codes != nullptr) return write_codes(out, sum);
   }
-  // Of `sharer`, not of the owner itself.
-  __device__ u32 at(const Args& a, int run, int owner, int sharer) const {
-    const int slot = run / a.sharers * (a.sharers - 1) + sharer - (sharer > owner ? 1 : 0);
-    return base + slot * kRunBytes + threadIdx.x * 16;
-  }
-  template <int kSums>
-  __device__ __forceinline__ void send(const Args& a, int places, const float (&sum)[kSums]) const {
-    const int rank = Depth<C>::rank(a);
-#pragma unroll
-    for (int run = 0; run < kSums / 4; ++run) {
-      const int owner = run & (a.sharers - 1);
-      if (owner == rank || run * kRun >= places) continue;
-      const u32 values[4] = {__float_as_uint(sum[4 * run]), __float_as_uint(sum[4 * run + 1]), __float_as_uint(sum[4 * run + 2]),
-                             __float_as_uint(sum[4 * run + 3])};
-      cluster::send_16(at(a, run, owner, rank), arrived, owner, values);
-    }
-  }
-  // Until all sums of this CTA's runs are there.
-  __device__ __forceinline__ void wait(const Args& a, int places) const {
-    if (threadIdx.x == 0) {
-      const int runs = (places + kRun - 1) / kRun, own = (runs - Depth<C>::rank(a) + a.sharers - 1) / a.sharers;
-      ptx::mbarrier_arrive_expect_tx(arrived, own * (a.sharers - 1) * kRunBytes);
-    }
-    ptx::mbarrier_wait(arrived, 0);
-  }
-  __device__ __forceinline__ void add(const Args& a, int run, float (&sum)[4]) const {
-    const int rank = Depth<C>::rank(a);
-    for (int sharer = 0; sharer < a.sharers; ++sharer) {
-      if (sharer == rank) continue;
-      u32 values[4];
-      ptx::load_shared_16(values, at(a, run, rank, sharer));
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sum[i] += __uint_as_float(values[i]);
-    }
-  }
-};
+  out.write(sum);
+}
 
 // The runs of a tile that are this CTA's, of which it has sums of a part of the depth.
 template <class C, int kPlaces>
@@ -298,7 +272,7 @@ __device__ __forceinline__ void write_own(const Args& a, const Walk<C>& walk, u3
     const ExpertTile tile = {walk.tile.expert, walk.tile.first + run * kRun, min(kRun, places - run * kRun), 0};
     const ExpertOut<C, kRun> out = {a, tile, staging, 0, walk.row * C::kRows};
     out.add_bias(own);
-    out.write(own);
+    leave(out, own);
   }
 }
 
@@ -312,7 +286,7 @@ __device__ __forceinline__ Ring<C> run_tile(const Args& a, Ring<C> ring, const W
     const int group = warpgroup<C>();
     const ExpertOut<C, kPlaces> out = {a, walk.tile, ring.staging(group), group, walk.row * C::kRows + group * kGroupRows};
     out.add_bias(sum);
-    out.write(sum);
+    leave(out, sum);
   }
   return ring;
 }
@@ -453,6 +427,12 @@ bool expert_gemm_takes(const ExpertWeights& weights) {
          weights.stride_bytes % 16 == 0 && reinterpret_cast<uintptr_t>(weights.data) % 16 == 0 && has_wgmma();
 }
 
+bool expert_gemm_codes_outputs(const ExpertWeights& weights, int tile_places) {
+  const int64_t chunks = weights.outputs() / (4 * kExpertCodeGroup);
+  return weights.dtype == DType::fp8_e4m3 && weights.glu != GluActivation::none && tile_places == kSharedRows &&
+         weights.outputs() % (4 * kExpertCodeGroup) == 0 && chunks * tile_places <= kGroupThreads;  // ExpertGroupScales
+}
+
 int expert_gemm_tile_places(int64_t pairs, int experts) {
   constexpr int64_t kNarrowPlaces = 8;     // an expert, up to where hardly one has more than a narrow tile
   constexpr int64_t kSharingExperts = 33;  // of fewer, CTAs may have to share tiles' depth
@@ -477,6 +457,9 @@ ExpertGemmArgs expert_gemm_args(const ExpertGemmCall& call) {
   args.scale_stride = weights.scaling == Fp8Scaling::block ? static_cast<int>(fp8_scale_stride(weights.cols)) : 0;
   args.shared_rows = call.shared_rows;
   args.plan_settled = call.plan_settled;
+  args.x_by_group = call.x_by_group;
+  args.codes = call.codes;
+  args.code_scales = call.code_scales;
   args.glu = weights.glu;
   return args;
 }

@@ -27,14 +27,16 @@ struct ExpertGemmArgs {
   char* y;
   const float* const* biases;
   const float* const* scales;   // of the weights, in 8 bits
-  const float* x_scales;        // [x_rows]
+  const float* x_scales;        // [x_rows], or where x_by_group [x_rows, 4 * chunks]
   int64_t x_rows;
   int outputs;                  // columns of y
   int rows;                     // of the weights
   int chunks;                   // of the depth
   int row_tiles;
   int scale_stride;             // of block scales; 0: a scale a row
-  bool shared_rows, plan_settled;
+  bool shared_rows, plan_settled, x_by_group;
+  uint8_t* codes;               // or null
+  float* code_scales;
   GluActivation glu;
 };
 

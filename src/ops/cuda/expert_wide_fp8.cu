@@ -88,7 +88,7 @@ __device__ __forceinline__ void run_tile(const ExpertGemmArgs& a, Ring& ring, co
   const int first_row = walk.row + share.group * 64;
   const bool by_block = a.scale_stride > 0;
   const int lag = share.first && share.group == 0 ? min(kLag, a.chunks) - 1 : -1;
-  float sum[kPlaces / 2], part[kPlaces / 2];
+  float sum[kPlaces / 2], part[1][kPlaces / 2];
 #pragma unroll
   for (float& value : sum) value = 0;
   for (int chunk = 0; chunk < a.chunks; ++chunk, ring.next()) {
@@ -99,7 +99,7 @@ __device__ __forceinline__ void run_tile(const ExpertGemmArgs& a, Ring& ring, co
     ptx::wgmma_wait<0>();
     release(ring);
     if (chunk == lag) ptx::named_barrier_arrive(3, kConsumers);
-    ExpertFp8Scales<C>::add(first, second, part, sum);
+    ExpertFp8Scales<C>::add(first, second, part[0], sum);
   }
   finish<kPlaces>(share.scales, expert_row(share.group * 64), by_block, sum);
   if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(share.scales_empty);

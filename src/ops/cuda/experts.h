@@ -133,7 +133,8 @@ void norm_route(const NormRouteCall& call, Stream stream);
 struct ExpertGemmCall {
   ExpertWeights weights = {};
   const void* x = nullptr;        // [places, cols] of the weights' dtype, 16-bit or f32 (expert_tiles), e4m3 codes with
-  const float* x_scales = nullptr;  // [rows of x]
+  const float* x_scales = nullptr;  // [rows of x], or where x_by_group [rows of x, cols / kExpertCodeGroup]
+  bool x_by_group = false;          // only of weights without a GLU, with tiles of kSharedRows places
   int64_t places = 0;             // at most, with shared rows kSharedRows for every active expert
   ExpertPlan plan = {};
   int tile_places = 64;           // that the plan was made for
@@ -143,9 +144,13 @@ struct ExpertGemmCall {
   bool plan_settled = false;      // the plan was written before the kernel before this one let its successors begin
   void* y = nullptr;              // [places, outputs()] dense
   DType y_dtype = DType::bf16;
+  uint8_t* codes = nullptr;      // in place of y, where expert_gemm_codes_outputs(): y in e4m3, [places, outputs()], with
+  float* code_scales = nullptr;  // [places, outputs() / kExpertCodeGroup]
 };
 // WGMMA: compute capability 9.0, 16-bit weights (or e4m3).
 bool expert_gemm_takes(const ExpertWeights& weights);
+inline constexpr int kExpertCodeGroup = 32;  // outputs of a tile of gates and ups
+bool expert_gemm_codes_outputs(const ExpertWeights& weights, int tile_places);
 int expert_gemm_tile_places(int64_t pairs, int experts);  // the tile to plan for; pairs 0: of shared rows
 void expert_gemm(const ExpertGemmCall& call, Stream stream);
 // Every GPU and dtype; e4m3 weights are widened on the way, x is 16-bit then. Tiles of kPortableTilePlaces.
