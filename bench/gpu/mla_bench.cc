@@ -1,7 +1,7 @@
 // Latent attention (MLA) on a GPU over shuffled pages: microseconds, TB/s of KV, TFLOP/s.
 //
 //   mla_bench [--family auto|wgmma|mma] [--random N] [--seed S] [--only TEXT]
-//             [--shape HEADS,Q_LEN,REQUESTS,TOKENS,PAGE[,e4m3|ds_mla]]...  (TOKENS: one number, or LEAST-MOST)
+//             [--shape HEADS,Q_LEN,REQUESTS,TOKENS,PAGE[,e4m3|ds_mla|fp4]]...  (TOKENS: one number, or LEAST-MOST)
 //
 // Every figure is a graph of launches (attention and merge; the plan is made before, as once a step for all layers) that
 // walk over enough copies of the pool to miss the L2 cache; the median of nine. TFLOP/s count visible scores only.
@@ -40,7 +40,13 @@ struct Shape {
 };
 
 const char* name_of(MlaFormat format) {
-  return format == MlaFormat::same16 ? "bf16" : format == MlaFormat::e4m3 ? "fp8_e4m3" : "fp8_ds_mla";
+  switch (format) {
+    case MlaFormat::same16: return "bf16";
+    case MlaFormat::e4m3: return "fp8_e4m3";
+    case MlaFormat::ds_mla: return "fp8_ds_mla";
+    case MlaFormat::fp4: return "fp4_mla";
+  }
+  return "";
 }
 
 template <class T>
@@ -114,7 +120,8 @@ class Bench {
     kv_lens_ = to_device(s.kv_lens);
   }
 
-  // Normal numbers as bf16; as codes, bytes of which few are large, and scales of 1 in 656-byte tokens.
+  // Normal numbers as bf16; as codes, bytes of which few are large, and scales of 1 in 656-byte tokens,
+  // of up to 1.5 in those of 416 bytes.
   void make_pool(const Shape& s, size_t bytes) {
     if (s.format == MlaFormat::same16) {
       pool_ = std::move(bench::random_matrix(bytes / 2, 1.0f).memory);
@@ -124,14 +131,14 @@ class Bench {
     std::vector<uint8_t> block(token * 4099);
     std::mt19937 random(11);
     for (size_t i = 0; i < block.size(); ++i) block[i] = static_cast<uint8_t>((random() & 0x80) | (0x20 + random() % 0x1c));
-    if (s.format == MlaFormat::ds_mla) {
-      for (size_t t = 0; t < block.size(); t += token) {
-        for (int b = 0; b < 4; ++b) {
-          const float one = 1;
-          std::copy_n(reinterpret_cast<const uint8_t*>(&one), 4, &block[t + 512 + b * 4]);
-        }
-        for (int d = 0; d < kMlaRopeDim; ++d) block[t + 528 + d * 2 + 1] = static_cast<uint8_t>(0x3f | (random() & 0x80));
+    for (size_t t = 0; t < block.size() && mla_is_packed(s.format); t += token) {
+      for (int b = 0; b < 4 && s.format == MlaFormat::ds_mla; ++b) {
+        const float one = 1;
+        std::copy_n(reinterpret_cast<const uint8_t*>(&one), 4, &block[t + kDsMlaScaleAt + b * 4]);
       }
+      for (int b = kFp4MlaScaleAt; b < kFp4MlaRopeAt && s.format == MlaFormat::fp4; ++b) block[t + b] &= 0x7f;
+      for (int d = 0; d < kMlaRopeDim; ++d)
+        block[t + mla_rope_at(s.format) + d * 2 + 1] = static_cast<uint8_t>(0x3f | (random() & 0x80));
     }
     pool_ = take(DeviceBuffer::allocate(bytes, "a benchmark"));
     for (size_t at = 0; at < bytes; at += block.size()) {
@@ -207,7 +214,7 @@ std::vector<Shape> usual_shapes() {
   for (const int heads : {16, 128}) {
     for (const int page_size : {1, 16, 32}) out.push_back(even(heads, 1, 128, 4096, {page_size}));
   }
-  for (const MlaFormat format : {MlaFormat::e4m3, MlaFormat::ds_mla}) {
+  for (const MlaFormat format : {MlaFormat::e4m3, MlaFormat::ds_mla, MlaFormat::fp4}) {
     for (const int page_size : {64, 1}) {
       out.push_back(even(16, 1, 128, 16384, {page_size, format}));
       out.push_back(even(128, 2, 128, 16384, {page_size, format}));
@@ -246,8 +253,11 @@ std::optional<Shape> one_shape(const std::string& text) {
   const int lengths = found < 5 ? 0 : std::sscanf(tokens, "%d-%d", &least, &most);
   if (lengths == 0) return std::nullopt;
   const std::string_view name = format;
-  Shape out = even(heads, q_len, requests, least,
-                   {page, name == "e4m3" ? MlaFormat::e4m3 : name == "ds_mla" ? MlaFormat::ds_mla : MlaFormat::same16});
+  const MlaFormat stored = name == "e4m3"     ? MlaFormat::e4m3
+                           : name == "ds_mla" ? MlaFormat::ds_mla
+                           : name == "fp4"    ? MlaFormat::fp4
+                                              : MlaFormat::same16;
+  Shape out = even(heads, q_len, requests, least, {page, stored});
   if (lengths == 1) return out;
   std::mt19937 random(1);
   for (int& kv_len : out.kv_lens) kv_len = least + static_cast<int>(random() % (std::max(least, most) - least + 1u));

@@ -27,9 +27,13 @@ constexpr EnumSet<F> k16BitKv = {F::bf16, F::f16};
 constexpr EnumSet<F> kFp8Kv = {F::bf16, F::f16, F::fp8_e4m3, F::fp8_e5m2};
 constexpr EnumSet<F> kFp8Fp4Kv = {F::bf16, F::f16, F::fp8_e4m3, F::fp8_e5m2, F::fp4_e2m1};
 constexpr EnumSet<F> kFp4Kv = {F::bf16, F::f16, F::fp4_e2m1};
+// Of latent rows.
+constexpr EnumSet<F> kFp8Fp4Rows = {F::bf16, F::f16, F::fp8_e4m3, F::fp8_e5m2, F::fp4_mla};
+constexpr EnumSet<F> kFp4Rows = {F::bf16, F::f16, F::fp4_mla};
 constexpr IntChoice kAnyPage = IntChoice::any_up_to();
 constexpr IntChoice kMlaDims = IntChoice::of({512, 576});
 
+// clang-format off
 constexpr Caps kDeclared[] = {
     {.name = "flashinfer", .summary = "plan/run over ragged page tables, sm_80 and up",
      .kinds = {K::mha}, .phases = kBothPhases, .archs = kAmpereUp, .dtypes = k16Bit,
@@ -106,21 +110,21 @@ constexpr Caps kDeclared[] = {
     // MLA: the same names where a backend has MLA kernels, with their own limits.
     {.name = "flashinfer", .summary = "MLA over ragged page tables, page 1",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = kAmpereUp, .dtypes = k16Bit,
-     .kv_formats = kFp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({1}),
+     .kv_formats = kFp4Rows, .head_dims = kMlaDims, .page_sizes = IntChoice::of({1}),
      .spec = SpecSupport::chain, .chunked_prefix = true, .mla_chunked_prefix = true, .graph_capture = true},
     {.name = "flashmla", .summary = "MLA, page 64",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_90, A::sm_100}, .dtypes = k16Bit,
-     .kv_formats = kFp8Fp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({64}),
+     .kv_formats = kFp8Fp4Rows, .head_dims = kMlaDims, .page_sizes = IntChoice::of({64}),
      .spec = SpecSupport::chain, .spec_paged = SpecSupport::chain, .chunked_prefix = true, .mla_chunked_prefix = true,
      .graph_capture = true},
     {.name = "cutlass_mla", .summary = "MLA on Blackwell, page 128",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_100, A::sm_103}, .dtypes = k16Bit,
-     .kv_formats = kFp8Fp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({128}),
+     .kv_formats = kFp8Fp4Rows, .head_dims = kMlaDims, .page_sizes = IntChoice::of({128}),
      .spec = SpecSupport::chain, .spec_paged = SpecSupport::chain, .chunked_prefix = true, .mla_chunked_prefix = true,
      .graph_capture = true},
     {.name = "trtllm_mla", .summary = "MLA on Blackwell, pages 32 and 64",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_100, A::sm_103}, .dtypes = k16Bit,
-     .kv_formats = kFp8Fp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({32, 64}),
+     .kv_formats = kFp8Fp4Rows, .head_dims = kMlaDims, .page_sizes = IntChoice::of({32, 64}),
      .spec = SpecSupport::chain, .spec_paged = SpecSupport::chain, .chunked_prefix = true, .mla_chunked_prefix = true,
      .graph_capture = true},
     {.name = "fa3", .summary = "MLA on Hopper",
@@ -136,7 +140,7 @@ constexpr Caps kDeclared[] = {
      .custom_mask = true, .chunked_prefix = true, .graph_capture = true, .deterministic = true},
     {.name = "fa4", .summary = "MLA, page 1",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::sm_100, A::sm_103}, .hybrid_archs = kAllArchs,
-     .dtypes = k16Bit, .kv_formats = kFp4Kv, .head_dims = kMlaDims, .page_sizes = IntChoice::of({1}),
+     .dtypes = k16Bit, .kv_formats = kFp4Rows, .head_dims = kMlaDims, .page_sizes = IntChoice::of({1}),
      .chunked_prefix = true, .mla_chunked_prefix = true, .graph_capture = true},
     {.name = "aiter", .summary = "MLA on ROCm",
      .kinds = {K::mla}, .phases = kBothPhases, .archs = {A::gfx942, A::gfx950}, .dtypes = k16Bit,
@@ -152,6 +156,7 @@ constexpr Caps kDeclared[] = {
      .page_sizes = IntChoice::of({64}), .spec = SpecSupport::chain,
      .spec_paged = SpecSupport::chain, .chunked_prefix = true, .graph_capture = true},
 };
+// clang-format on
 
 const BackendRegistration* find_built(const Caps* caps) {
   for (const BackendRegistration& built : built_backends()) {

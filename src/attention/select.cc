@@ -94,8 +94,7 @@ Status Selection::read_kv_format() {
                     kFp4BlockElements, model_.head_dim),
         "--kv-cache-dtype");
   }
-  // On GPUs fp4_e2m1 is what backends that are not written yet call their own layout of latent rows.
-  if (input_.kv_format == KvFormat::fp4_e2m1 && model_.kind == AttentionKind::mla && kCpuArchs.has(hardware_.arch)) {
+  if (input_.kv_format == KvFormat::fp4_e2m1 && model_.kind == AttentionKind::mla) {
     input_.kv_format = KvFormat::fp4_mla;
     resolved_.reasons.push_back("kv-cache-dtype: fp4_e2m1 -> fp4_mla, its form for latent attention");
   }

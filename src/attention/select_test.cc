@@ -189,11 +189,15 @@ TEST(Select, PackedLatentTokens) {
     ASSERT_FALSE(refused.ok());
     EXPECT_EQ(refused.status().field(), "--kv-cache-dtype");
   }
-  EXPECT_EQ(choose("cpu", deepseek(), "fp4_e2m1")->kv_format, KvFormat::fp4_mla);
-  EXPECT_FALSE(choose("h200", deepseek(), "fp4_e2m1").ok()) << "no kernels for it";
+  for (const char* hardware : {"cpu", "h200"}) {
+    const auto resolved = choose(hardware, deepseek(), "fp4_e2m1");
+    ASSERT_TRUE(resolved.ok()) << hardware << ": " << resolved.status().message();
+    EXPECT_EQ(resolved->kv_format, KvFormat::fp4_mla);
+  }
   ModelFacts half = deepseek();
   half.dtype = ModelDType::f16;
   EXPECT_FALSE(choose("h200", half, "fp8_ds_mla").ok());
+  EXPECT_FALSE(choose("h200", half, "fp4_mla").ok());
   EXPECT_TRUE(choose("cpu", half, "fp8_ds_mla").ok());
   ModelFacts small = deepseek();
   small.head_dim = 40;

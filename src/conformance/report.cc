@@ -187,9 +187,7 @@ std::string refusal_of(const Caps& caps, std::string_view column) {
   } else if (column == "FP8 e5m2 KV") {
     q.input.kv_format = KvFormat::fp8_e5m2;
   } else if (column == "FP4 KV") {
-    const bool packed =
-        caps.kinds.has(AttentionKind::mla) && kCpuArchs.has(q.hardware.arch);  // as selection reads the flag
-    q.input.kv_format = packed ? KvFormat::fp4_mla : KvFormat::fp4_e2m1;
+    q.input.kv_format = caps.kinds.has(AttentionKind::mla) ? KvFormat::fp4_mla : KvFormat::fp4_e2m1;
   } else if (column == "FP8 MMA") {
     return caps.fp8_mma.kv_formats.bits != 0 ? "" : "multiplies fp8 KV in 16-bit or f32 arithmetic";
   } else if (column == "topk = 1" || column == "topk > 1") {

@@ -140,6 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, GpuLatentInputs,
                          testing::Values(Case{1, 16, 128, 512, 64, KvFormat::bf16}, Case{8, 128, 128, 512, 64, KvFormat::bf16},
                                          Case{17, 5, 128, 512, 64, KvFormat::fp8_e4m3},
                                          Case{40, 16, 128, 512, 64, KvFormat::fp8_ds_mla},
+                                         Case{33, 5, 128, 512, 64, KvFormat::fp4_mla},
                                          Case{200, 16, 128, 512, 64, KvFormat::bf16, false},
                                          Case{200, 5, 128, 512, 64, KvFormat::fp8_ds_mla, false, true},
                                          Case{9, 4, 256, 256, 32, KvFormat::bf16}, Case{6, 3, 16, 32, 8, KvFormat::bf16}));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "base/float8.h"
 #include "device/cuda/cuda_device.h"
 #include "kv/kv_codec.h"
+#include "kv/latent_token.h"
 #include "ops/cuda/latent.h"
 #include "ops/cuda/testing/device_values.h"
 
@@ -39,7 +41,7 @@ class GpuLatentTest : public testing::TestWithParam<Case> {};
 TEST_P(GpuLatentTest, NormsRotatesAndWrites) {
   if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
   const Case c = GetParam();
-  const bool fp8 = c.format == KvFormat::fp8_e4m3, packed = c.format == KvFormat::fp8_ds_mla;
+  const bool fp8 = c.format == KvFormat::fp8_e4m3, packed = kv_format_is_packed(c.format);
   const int q_head = c.nope + c.rope, token_dim = c.rank + c.rope, row_dim = c.heads * q_head + token_dim, out_dim = c.heads * token_dim;
   const auto in = random_bf16(size_t{kRows} * row_dim, 1);
   std::mt19937 random(2);
@@ -128,7 +130,10 @@ TEST_P(GpuLatentTest, NormsRotatesAndWrites) {
       const double normed = bf16_to_f32(in[size_t{1} * row * row_dim + token_at + i]) / std::sqrt(squares / c.rank + kEps);
       const double wanted = i < c.rank ? normed * weight[i] : rotated(row, token_at + c.rank, i - c.rank);
       if (packed) {
-        ASSERT_NEAR(stored[i], wanted, i < c.rank ? 2e-4 + 0.07 * std::abs(wanted) : 1e-3 + 0.01 * std::abs(wanted)) << row << " " << i;
+        // fp4: half of the step that the block's largest value has, between 4 and 6, and its scale's rounding.
+        const double coded = c.format == KvFormat::fp4_mla ? 0.7 : 2e-4 + 0.07 * std::abs(wanted);
+        const double bound = i < c.rank ? coded : 1e-3 + 0.01 * std::abs(wanted);
+        ASSERT_NEAR(stored[i], wanted, bound) << row << " " << i;
         continue;
       }
       const uint8_t* bytes = pool.data() + (size_t{1} * slots[row] * token_dim + i) * element;
@@ -146,7 +151,46 @@ INSTANTIATE_TEST_SUITE_P(Cases, GpuLatentTest,
                          testing::Values(Case{16, 128, 512, 64, true, KvFormat::bf16}, Case{3, 16, 32, 8, false, KvFormat::bf16},
                                          Case{5, 128, 512, 64, true, KvFormat::fp8_e4m3},
                                          Case{16, 128, 512, 64, true, KvFormat::fp8_ds_mla},
-                                         Case{2, 128, 512, 64, false, KvFormat::fp8_ds_mla}));
+                                         Case{2, 128, 512, 64, false, KvFormat::fp8_ds_mla},
+                                         Case{3, 128, 512, 64, true, KvFormat::fp4_mla}));
+
+// What the host packs of the same values, which an f32 pool keeps.
+TEST(GpuLatent, PackedTokensHaveTheHostsBits) {
+  if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
+  const auto in = random_bf16(size_t{kRows} * kPackedTokenDim, 3);
+  std::vector<float> weight(kPackedLatentDim);
+  // From values that every scale is too large for to those that none holds.
+  for (int i = 0; i < kPackedLatentDim; ++i) weight[i] = std::ldexp(1.0f, i / 16 - 16);
+  std::vector<int32_t> slots(kRows);
+  std::iota(slots.begin(), slots.end(), 0);
+  const DeviceBuffer device_in = on_device(in), device_weight = on_device(weight), device_slots = on_device(slots);
+  const auto write = [&](KvFormat format) {
+    const int stored = kv_stored_dim(format, kPackedTokenDim);
+    const DeviceBuffer pool = on_device(std::vector<uint8_t>(size_t{kRows + kPageSize} * stored * kv_format_bits(format) / 8));
+    LatentRowsCall call;
+    call.rows = kRows;
+    call.kv_rank = kPackedLatentDim;
+    call.rope_dim = kPackedRopeDim;
+    call.token = device_in.as<void>();
+    call.token_stride = kPackedTokenDim;
+    call.latent_norm = device_weight.as<float>();
+    call.positions = call.kv_slots = device_slots.as<int32_t>();
+    call.page_size = kPageSize;
+    call.out = {.data = pool.as<void>(), .format = format, .page_stride = int64_t{kPageSize} * stored, .token_stride = stored};
+    norm_rope_write_latent(call, nullptr);
+    return from_device<uint8_t>(pool, size_t{kRows} * stored * kv_format_bits(format) / 8);
+  };
+  const std::vector<uint8_t> values = write(KvFormat::f32);
+  for (const KvFormat format : {KvFormat::fp8_ds_mla, KvFormat::fp4_mla}) {
+    const std::vector<uint8_t> got = write(format);
+    std::vector<uint8_t> wanted(got.size());
+    for (int row = 0; row < kRows; ++row) {
+      pack_latent_token(format, reinterpret_cast<const float*>(values.data()) + row * kPackedTokenDim,
+                        reinterpret_cast<std::byte*>(wanted.data()) + row * kv_stored_dim(format, kPackedTokenDim));
+    }
+    EXPECT_EQ(got, wanted) << kv_format_name(format);
+  }
+}
 
 TEST(GpuLatent, NormsCompressedQueries) {
   if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";

@@ -35,7 +35,7 @@ struct LatentRowsCall {
   const int32_t* positions = nullptr;     // [rows]; both were written before the step's kernels (launch.cuh)
   const int32_t* kv_slots = nullptr;      // [rows] page * page_size + offset, or -1: write nothing
   int page_size = 1;
-  KvPoolView out;                         // one head; not fp4_e2m1 nor fp4_mla; fp8_ds_mla of 512 + 64 values
+  KvPoolView out;  // one head; not fp4_e2m1; packed formats of 512 + 64 values
 };
 void norm_rope_write_latent(const LatentRowsCall& call, Stream stream);
 

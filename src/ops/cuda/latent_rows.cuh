@@ -35,37 +35,61 @@ __device__ __forceinline__ void store_element(const KvPoolView& pool, int64_t at
   }
 }
 
-// A token of fp8_ds_mla (kv/latent_token.h) of the row in shared memory, which block_sum has made everybody's: a warp for each
-// scale in turn, and one for the rotated part.
+// Neighbouring values of a packed token (kv/latent_token.h) that a lane has; a warp has a scale of fp8_ds_mla, four lanes have
+// one of fp4_mla. `first`: in the token.
+constexpr int kPackedValues = 4;
+
+__device__ __forceinline__ void store_ds_mla(uint8_t* token, int first, const float (&x)[kPackedValues]) {
+  float largest = 0;
+  for (const float value : x) largest = fmaxf(largest, fabsf(value));
+  const float scale = ds_mla_scale(warp_max(largest)), inverse = 1.0f / scale;
+  uchar4 codes;
+  codes.x = f32_to_e4m3(x[0] * inverse);
+  codes.y = f32_to_e4m3(x[1] * inverse);
+  codes.z = f32_to_e4m3(x[2] * inverse);
+  codes.w = f32_to_e4m3(x[3] * inverse);
+  *reinterpret_cast<uchar4*>(token + first) = codes;
+  if (first % kDsMlaScaleDim == 0) {
+    *reinterpret_cast<float*>(token + kDsMlaScaleAt + first / kDsMlaScaleDim * sizeof scale) = scale;
+  }
+}
+
+// The arithmetic of kv/kv_codec.h.
+__device__ __forceinline__ void store_fp4_mla(uint8_t* token, int first, const float (&x)[kPackedValues]) {
+  uint32_t top = 0;  // as integers, magnitudes compare like floats, and NaN is above all
+  for (const float value : x) top = max(top, __float_as_uint(value) & 0x7fffffffu);
+  for (int lanes = 1; lanes < kFp4BlockElements / kPackedValues; lanes *= 2) top = max(top, __shfl_xor_sync(~0u, top, lanes));
+  const uint8_t scale = max(f32_to_e4m3(__uint_as_float(top) * (1.0f / kE2m1Max)), uint8_t{1});
+  const float inverse = 1.0f / e4m3_to_f32(scale);
+  uint32_t codes = 0;
+  for (int i = 0; i < kPackedValues; ++i) codes |= uint32_t{f32_to_e2m1(x[i] * inverse)} << 4 * i;
+  *reinterpret_cast<uint16_t*>(token + first / 2) = static_cast<uint16_t>(codes);
+  if (first % kFp4BlockElements == 0) token[kFp4MlaScaleAt + first / kFp4BlockElements] = scale;
+}
+
+// A packed token of the row in shared memory, which block_sum has made everybody's: a warp for 128 values at a time, and one
+// for the rotated part.
 template <int kThreads>
 __device__ __forceinline__ void write_packed(const LatentRowsCall& call, const float* values, float norm, int64_t at, int position) {
   const int lane = threadIdx.x % 32;
   auto* const token = static_cast<uint8_t*>(const_cast<void*>(call.out.data)) + at;
-  constexpr int kScales = kPackedLatentDim / kDsMlaScaleDim, kValues = kDsMlaScaleDim / 32;
-  static_assert(kValues == 4);
-  for (int task = threadIdx.x / 32; task <= kScales; task += kThreads / 32) {
-    if (task == kScales) {
-      auto* const rope = reinterpret_cast<__nv_bfloat16*>(token + kDsMlaRopeAt);
+  const bool fp4 = call.out.format == KvFormat::fp4_mla;
+  constexpr int kTasks = kPackedLatentDim / (32 * kPackedValues);
+  static_assert(kDsMlaScaleDim == 32 * kPackedValues);
+  for (int task = threadIdx.x / 32; task <= kTasks; task += kThreads / 32) {
+    if (task == kTasks) {
+      auto* const rope = reinterpret_cast<__nv_bfloat16*>(token + (fp4 ? kFp4MlaRopeAt : kDsMlaRopeAt));
       const Turn turn = turn_of(call, position, lane);
       const float a = values[kPackedLatentDim + turn.first], b = values[kPackedLatentDim + turn.second];
       rope[turn.first] = __float2bfloat16_rn(a * turn.cos - b * turn.sin);
       rope[turn.second] = __float2bfloat16_rn(b * turn.cos + a * turn.sin);
       continue;
     }
-    const int first = task * kDsMlaScaleDim + lane * kValues;
-    float x[kValues], largest = 0;
-    for (int i = 0; i < kValues; ++i) {
-      x[i] = values[first + i] * norm * call.latent_norm[first + i];
-      largest = fmaxf(largest, fabsf(x[i]));
-    }
-    const float scale = ds_mla_scale(warp_max(largest)), inverse = 1.0f / scale;
-    uchar4 codes;
-    codes.x = f32_to_e4m3(x[0] * inverse);
-    codes.y = f32_to_e4m3(x[1] * inverse);
-    codes.z = f32_to_e4m3(x[2] * inverse);
-    codes.w = f32_to_e4m3(x[3] * inverse);
-    *reinterpret_cast<uchar4*>(token + first) = codes;
-    if (lane == 0) *reinterpret_cast<float*>(token + kDsMlaScaleAt + task * sizeof scale) = scale;
+    const int first = (task * 32 + lane) * kPackedValues;
+    float x[kPackedValues];
+    for (int i = 0; i < kPackedValues; ++i) x[i] = values[first + i] * norm * call.latent_norm[first + i];
+    if (fp4) store_fp4_mla(token, first, x);
+    else store_ds_mla(token, first, x);
   }
 }
 
@@ -81,7 +105,7 @@ __device__ __forceinline__ void write_token(const LatentRowsCall& call, float* v
   }
   const float scale = 1.0f / sqrtf(block_sum<kThreads>(squares) / static_cast<float>(call.kv_rank) + call.norm_eps);
   const int64_t at = slot / call.page_size * call.out.page_stride + slot % call.page_size * call.out.token_stride;
-  if (call.out.format == KvFormat::fp8_ds_mla) return write_packed<kThreads>(call, values, scale, at, position);
+  if (kv_format_is_packed(call.out.format)) return write_packed<kThreads>(call, values, scale, at, position);
   for (int i = threadIdx.x; i < call.kv_rank; i += kThreads) {
     store_element(call.out, at + i, values[i] * scale * call.latent_norm[i]);
   }

@@ -38,6 +38,7 @@ DeviceBuffer device_copy(const std::vector<T>& values) {
 KvFormat pool_format(const MlaCase& c) {
   return c.format == MlaFormat::e4m3     ? KvFormat::fp8_e4m3
          : c.format == MlaFormat::ds_mla ? KvFormat::fp8_ds_mla
+         : c.format == MlaFormat::fp4    ? KvFormat::fp4_mla
                                          : KvFormat::bf16;
 }
 
@@ -160,7 +161,7 @@ MlaCase some_case(MlaFormat format, int heads, int page_size) {
 }
 
 TEST_P(MlaBackendGpu, ReadsEveryFormat) {
-  for (const MlaFormat format : {MlaFormat::same16, MlaFormat::e4m3, MlaFormat::ds_mla}) {
+  for (const MlaFormat format : kMlaFormats) {
     for (const int page_size : {1, 64}) {
       for (const bool deterministic : {false, true}) {
         Steps steps(some_case(format, 16, page_size), GetParam(), deterministic);
@@ -173,7 +174,7 @@ TEST_P(MlaBackendGpu, ReadsEveryFormat) {
 }
 
 TEST_P(MlaBackendGpu, ARowsBitsAreThoseOfItsOwnTokens) {
-  for (const MlaFormat format : {MlaFormat::same16, MlaFormat::e4m3, MlaFormat::ds_mla}) {
+  for (const MlaFormat format : kMlaFormats) {
     for (const int heads : {1, 16, 128}) {
       SCOPED_TRACE(::testing::Message() << "format " << static_cast<int>(format) << ", " << heads << " heads");
       const MlaCase c = some_case(format, heads, 64);

@@ -40,8 +40,9 @@ constexpr Caps mla_caps(const MlaName& of) {
   caps.archs = {DeviceArch::sm_90};
   caps.min_cuda_version = of.min_cuda_version;
   caps.dtypes = k16Bit;
-  caps.kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_ds_mla};
-  caps.bf16_model_kv_formats = {KvFormat::fp8_ds_mla};  // the rotated part is multiplied as it lies there
+  caps.kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_ds_mla,
+                     KvFormat::fp4_mla};
+  caps.bf16_model_kv_formats = kPackedKvFormats;  // the rotated part is multiplied as it lies there
   caps.head_dims = IntChoice::of({512, 576});
   caps.page_sizes = IntChoice::any_up_to();
   caps.preferred_page_size = of.preferred_page_size;

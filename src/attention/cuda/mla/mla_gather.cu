@@ -1,6 +1,6 @@
 #include "attention/cuda/mla/mla_gather.h"
 
-#include "attention/cuda/kv_fragment.h"
+#include "attention/cuda/mla/mla_fp4.cuh"
 #include "attention/cuda/mla/mla_run.cuh"
 
 namespace warpweave::cuda {
@@ -16,11 +16,20 @@ struct Piece {
       const uint4* from = reinterpret_cast<const uint4*>(token) + piece * 2;
       to[0] = __ldg(from);
       to[1] = __ldg(from + 1);
-    } else if (kFormat == MlaFormat::ds_mla && piece >= kMlaLatentDim / 16) {
-      constexpr int kRopeAt = kMlaLatentDim + kMlaLatentDim / kMlaScaleDim * 4;
-      const uint4* from = reinterpret_cast<const uint4*>(token + kRopeAt) + (piece - kMlaLatentDim / 16) * 2;
+    } else if (mla_is_packed(kFormat) && piece >= kMlaLatentDim / 16) {
+      const uint4* from =
+          reinterpret_cast<const uint4*>(token + mla_rope_at(kFormat)) + (piece - kMlaLatentDim / 16) * 2;
       to[0] = __ldg(from);
       to[1] = __ldg(from + 1);
+    } else if constexpr (kFormat == MlaFormat::fp4) {
+      const uint2 codes = __ldg(reinterpret_cast<const uint2*>(token) + piece);
+      const u32 scale = __ldg(reinterpret_cast<const uint8_t*>(token) + kFp4MlaScaleAt + piece);
+      const MlaFp4Factors by = MlaFp4Factors::of_low(halves_of_e4m3<false>(scale));
+      u32 pairs[2][4];
+      MlaFp4::widen(codes.x, by, pairs[0]);
+      MlaFp4::widen(codes.y, by, pairs[1]);
+      to[0] = make_uint4(pairs[0][0], pairs[0][1], pairs[0][2], pairs[0][3]);
+      to[1] = make_uint4(pairs[1][0], pairs[1][1], pairs[1][2], pairs[1][3]);
     } else {
       float scale = tensor_scale;
       if constexpr (kFormat == MlaFormat::ds_mla) {
@@ -74,21 +83,30 @@ __global__ void __launch_bounds__(32 * kWarps) mla_gather(const __grid_constant_
   }
 }
 
+using Kernel = void (*)(MlaParams, MlaGather);
+
 template <class E>
-auto kernel_of(MlaFormat format) {
-  return format == MlaFormat::same16 ? mla_gather<E, MlaFormat::same16>
-         : format == MlaFormat::e4m3 ? mla_gather<E, MlaFormat::e4m3>
-                                     : mla_gather<E, MlaFormat::ds_mla>;
+Kernel kernel_of(MlaFormat format) {
+  return format == MlaFormat::same16 ? mla_gather<E, MlaFormat::same16> : mla_gather<E, MlaFormat::e4m3>;
+}
+
+Kernel kernel_of(MlaElement element, MlaFormat format) {
+  if (!mla_is_packed(format)) {
+    return element == MlaElement::bf16 ? kernel_of<ptx::Bf16>(format) : kernel_of<ptx::F16>(format);
+  }
+  if (element == MlaElement::f16) return nullptr;
+  return format == MlaFormat::ds_mla ? mla_gather<ptx::Bf16, MlaFormat::ds_mla>
+                                     : mla_gather<ptx::Bf16, MlaFormat::fp4>;
 }
 
 }  // namespace
 
 cudaError_t launch_mla_gather(MlaElement element, MlaFormat format, const MlaParams& p, const MlaGather& gather,
                               cudaStream_t stream) {
-  if (element == MlaElement::f16 && format == MlaFormat::ds_mla) return cudaErrorNotSupported;
+  const Kernel kernel = kernel_of(element, format);
+  if (kernel == nullptr) return cudaErrorNotSupported;
   if (gather.max_tokens == 0) return cudaSuccess;
   const int ctas = (gather.max_tokens + kWarps - 1) / kWarps;
-  const auto kernel = element == MlaElement::bf16 ? kernel_of<ptx::Bf16>(format) : kernel_of<ptx::F16>(format);
   kernel<<<ctas, 32 * kWarps, 0, stream>>>(p, gather);
   return cudaPeekAtLastError();
 }

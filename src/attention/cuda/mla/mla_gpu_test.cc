@@ -72,7 +72,7 @@ class MlaGpu : public ::testing::TestWithParam<MlaFamily> {
 };
 
 TEST_P(MlaGpu, LengthsAroundPages) {
-  for (const MlaFormat format : {MlaFormat::same16, MlaFormat::e4m3, MlaFormat::ds_mla}) {
+  for (const MlaFormat format : kMlaFormats) {
     for (const int page_size : {1, 16, 64}) {
       MlaCase c;
       c.format = format;
@@ -138,7 +138,7 @@ TEST_P(MlaGpu, DescendingScores) {
 
 // Of bf16 models, which reach further than f16 does.
 TEST_P(MlaGpu, QueriesOfAnyMagnitude) {
-  for (const MlaFormat format : {MlaFormat::same16, MlaFormat::e4m3, MlaFormat::ds_mla}) {
+  for (const MlaFormat format : kMlaFormats) {
     for (const float factor : {0x1p40f, 0x1p-40f}) {
       MlaCase c;
       c.format = format;
@@ -151,7 +151,7 @@ TEST_P(MlaGpu, QueriesOfAnyMagnitude) {
 
 // Codes are copied in whole steps where pages are large, and by threads where not.
 TEST_P(MlaGpu, RequestsEndWithinAndAtSteps) {
-  for (const MlaFormat format : {MlaFormat::e4m3, MlaFormat::ds_mla}) {
+  for (const MlaFormat format : {MlaFormat::e4m3, MlaFormat::ds_mla, MlaFormat::fp4}) {
     for (const int page_size : {8, 16, 32, 48, 64, 128}) {
       for (const int heads : {16, 20}) {
         MlaCase c;
@@ -175,8 +175,8 @@ TEST_P(MlaGpu, RandomCases) {
     const auto draw = [&](unsigned low, unsigned high) { return static_cast<int>(low + random() % (high - low + 1)); };
     c.num_heads = random() % 3 == 0 ? 16 << random() % 4 : draw(1, 128);
     c.page_size = kPages[random() % std::size(kPages)];
-    c.format = static_cast<MlaFormat>(random() % 3);
-    c.element = c.format != MlaFormat::ds_mla && random() % 4 == 0 ? MlaElement::f16 : MlaElement::bf16;
+    c.format = kMlaFormats[random() % std::size(kMlaFormats)];
+    c.element = !mla_is_packed(c.format) && random() % 4 == 0 ? MlaElement::f16 : MlaElement::bf16;
     c.tree = random() % 4 == 0;
     c.causal = random() % 8 != 0;
     const int longest = random() % 3 == 0 ? 2500 : 400, q_len = draw(1, c.num_heads > 64 ? 4 : 10);
@@ -189,17 +189,19 @@ TEST_P(MlaGpu, RandomCases) {
 }
 
 TEST_P(MlaGpu, PlantedFaultsAreSeen) {
-  MlaCase c;
-  c.format = MlaFormat::ds_mla;
-  c.requests = {{1, 130}, {2, 60}};
-  MlaProblem problem(c);
-  ASSERT_TRUE(launch(c, problem, num_sms_));
-  const MlaRows got = problem.result();
-  EXPECT_LE(cosine_difference(got.out, problem.expected().out), kMaxCosineDifference);
-  for (const MlaFault fault : {MlaFault::rope_swapped, MlaFault::neighbours_scale, MlaFault::wrong_slice,
-                               MlaFault::merge_without_rescale, MlaFault::stale_tail}) {
-    EXPECT_GT(cosine_difference(got.out, problem.expected(fault).out), 20 * kMaxCosineDifference)
-        << static_cast<int>(fault);
+  for (const MlaFormat format : {MlaFormat::ds_mla, MlaFormat::fp4}) {
+    MlaCase c;
+    c.format = format;
+    c.requests = {{1, 130}, {2, 60}};
+    MlaProblem problem(c);
+    ASSERT_TRUE(launch(c, problem, num_sms_));
+    const MlaRows got = problem.result();
+    EXPECT_LE(cosine_difference(got.out, problem.expected().out), kMaxCosineDifference);
+    for (const MlaFault fault : {MlaFault::rope_swapped, MlaFault::neighbours_scale, MlaFault::wrong_slice,
+                                 MlaFault::merge_without_rescale, MlaFault::stale_tail}) {
+      EXPECT_GT(cosine_difference(got.out, problem.expected(fault).out), 20 * kMaxCosineDifference)
+          << static_cast<int>(format) << " " << static_cast<int>(fault);
+    }
   }
 }
 
@@ -207,9 +209,11 @@ TEST_P(MlaGpu, SameBitsEveryTime) {
   MlaCase few;
   few.num_heads = 128;
   few.requests = {{1, 2000}, {2, 777}, {1, 64}};
-  MlaCase few_codes = few;
+  MlaCase few_codes = few, fewer_bits = few;
   few_codes.format = MlaFormat::ds_mla;
-  for (const auto& [c, workers] : {std::pair{few, num_sms_}, {few_codes, num_sms_}, {many_requests(16, 64), 60}}) {
+  fewer_bits.format = MlaFormat::fp4;
+  for (const auto& [c, workers] :
+       {std::pair{few, num_sms_}, {few_codes, num_sms_}, {fewer_bits, num_sms_}, {many_requests(16, 64), 60}}) {
     MlaProblem problem(c);
     ASSERT_TRUE(launch(c, problem, workers));
     const std::vector<uint32_t> first = problem.result_bits();
@@ -236,6 +240,7 @@ TEST(MlaFamilies, TheFasterOneIsByFormatRequestsAndRows) {
   EXPECT_EQ(faster(MlaFormat::e4m3, 48, 16, 1), MlaFamily::wgmma);
   EXPECT_EQ(faster(MlaFormat::e4m3, 64, 16, 1), MlaFamily::mma);
   EXPECT_EQ(faster(MlaFormat::ds_mla, 128, 16, 2), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::fp4, 128, 16, 1), MlaFamily::wgmma);
   EXPECT_EQ(faster(MlaFormat::e4m3, 128, 33, 1), MlaFamily::wgmma);
 }
 
@@ -244,7 +249,7 @@ TEST_P(MlaGpu, ChunksAreGathered) {
   if (GetParam() != MlaFamily::mma) GTEST_SKIP() << "tested with the other family";
   const std::vector<int32_t> begins = {3, 64, 7}, indptr = {0, 70, 70, 131};  // the second request gives nothing
   for (const MlaElement element : {MlaElement::bf16, MlaElement::f16}) {
-    for (const MlaFormat format : {MlaFormat::same16, MlaFormat::e4m3, MlaFormat::ds_mla}) {
+    for (const MlaFormat format : kMlaFormats) {
       MlaCase c;
       c.requests = {{1, 80}, {1, 100}, {1, 68}};
       c.page_size = 5;
@@ -264,7 +269,7 @@ TEST_P(MlaGpu, ChunksAreGathered) {
       const MlaGather gather = {.begins = device_begins.as<int32_t>(), .indptr = device_indptr.as<int32_t>(),
                                 .rows = out.as<char>(), .max_tokens = rows + spare};
       const cudaError_t launched = launch_mla_gather(element, format, p, gather, nullptr);
-      if (element == MlaElement::f16 && format == MlaFormat::ds_mla) {
+      if (element == MlaElement::f16 && mla_is_packed(format)) {
         EXPECT_EQ(launched, cudaErrorNotSupported);
         continue;
       }

@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "attention/cuda/attention_params.h"
-#include "kv/kv_format.h"
+#include "kv/latent_token.h"
 
 namespace warpweave::cuda {
 
@@ -24,22 +24,34 @@ inline constexpr int kMlaScaleDim = 128;
 enum class MlaFormat {
   same16,  // 576 numbers of the element type
   e4m3,    // 576 bytes; the value is the tensor's scale (MlaParams::kv_scale) times the code's
-  ds_mla,  // 656 bytes: 512 e4m3 codes, 4 fp32 scales that are powers of two (up to 128), 64 bf16 rope numbers; bf16
-           // queries only
+  // Packed tokens (kv/latent_token.h), whose rope numbers are bf16; bf16 queries only.
+  ds_mla,  // 656 bytes: 512 e4m3 codes, 4 fp32 scales that are powers of two (up to 128)
+  fp4,     // 416 bytes: 512 e2m1 codes, 32 e4m3 scales
 };
+constexpr bool mla_is_packed(MlaFormat format) { return format == MlaFormat::ds_mla || format == MlaFormat::fp4; }
+// In bytes from a token's first one.
+constexpr int mla_rope_at(MlaFormat format) {
+  switch (format) {
+    case MlaFormat::same16: return 2 * kMlaLatentDim;
+    case MlaFormat::e4m3: return kMlaLatentDim;
+    case MlaFormat::ds_mla: return kDsMlaRopeAt;
+    case MlaFormat::fp4: return kFp4MlaRopeAt;
+  }
+  return 0;
+}
 constexpr int mla_token_bytes(MlaFormat format) {
-  return format == MlaFormat::same16 ? 2 * kMlaDim
-         : format == MlaFormat::e4m3 ? kMlaDim
-                                     : kMlaLatentDim + kMlaLatentDim / kMlaScaleDim * 4 + 2 * kMlaRopeDim;
+  return mla_rope_at(format) + (format == MlaFormat::e4m3 ? kMlaRopeDim : 2 * kMlaRopeDim);
 }
 
 // f16 models have their own 16-bit numbers in the pool.
 constexpr MlaFormat mla_format_of(KvFormat pool) {
   return pool == KvFormat::fp8_e4m3     ? MlaFormat::e4m3
          : pool == KvFormat::fp8_ds_mla ? MlaFormat::ds_mla
+         : pool == KvFormat::fp4_mla    ? MlaFormat::fp4
                                         : MlaFormat::same16;
 }
-static_assert(mla_token_bytes(MlaFormat::ds_mla) == kDsMlaTokenBytes);
+static_assert(mla_token_bytes(MlaFormat::ds_mla) == kDsMlaTokenBytes &&
+              mla_token_bytes(MlaFormat::fp4) == kFp4MlaTokenBytes && kMlaScaleDim == kDsMlaScaleDim);
 
 // Who merges a unit's pieces: a kernel behind attention, the CTA that writes the last one, or all that have
 // written one.

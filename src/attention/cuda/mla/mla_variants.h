@@ -13,10 +13,12 @@ using MlaKernel = cudaError_t (*)(const MlaParams&, const SplitWork&, cudaStream
 // `boxes`: by TMA; `paired`: clusters of two CTAs; `merging`: of other pools, by a kernel.
 MlaKernel sm90_mla_bf16(MlaFormat format, bool boxes, bool paired, MlaMerging merging);
 MlaKernel sm90_mla_f16(MlaFormat format, bool boxes, bool paired, MlaMerging merging);
+MlaKernel sm90_mla_fp4(bool paired);  // of bf16 models, as all packed tokens
 
 // Tiles of 16 or 32 rows.
 MlaKernel sm80_mla_bf16(MlaFormat format, int tile_rows);
 MlaKernel sm80_mla_f16(MlaFormat format, int tile_rows);
+MlaKernel sm80_mla_fp4(int tile_rows);
 constexpr int sm80_mla_tile_rows(int rows) { return rows <= 16 ? 16 : 32; }
 constexpr int sm80_mla_ctas_per_sm(int rows) { return rows <= 16 ? 2 : 1; }
 

@@ -11,6 +11,7 @@ MlaKernel kernel_of(MlaFormat format) {
     case MlaFormat::same16: return launch_sm80_mla<Sm80MlaConfig<E, MlaFormat::same16, kRowBlocks>>;
     case MlaFormat::e4m3: return launch_sm80_mla<Sm80MlaConfig<E, MlaFormat::e4m3, kRowBlocks>>;
     case MlaFormat::ds_mla: return launch_sm80_mla<Sm80MlaConfig<E, MlaFormat::ds_mla, kRowBlocks>>;
+    case MlaFormat::fp4: return sm80_mla_fp4(16 * kRowBlocks);
   }
   return nullptr;
 }

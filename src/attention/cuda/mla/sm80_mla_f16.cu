@@ -10,7 +10,8 @@ MlaKernel kernel_of(MlaFormat format) {
   switch (format) {
     case MlaFormat::same16: return launch_sm80_mla<Sm80MlaConfig<E, MlaFormat::same16, kRowBlocks>>;
     case MlaFormat::e4m3: return launch_sm80_mla<Sm80MlaConfig<E, MlaFormat::e4m3, kRowBlocks>>;
-    case MlaFormat::ds_mla: break;
+    case MlaFormat::ds_mla:
+    case MlaFormat::fp4: break;
   }
   return nullptr;
 }

@@ -6,8 +6,8 @@
 namespace warpweave::cuda {
 
 // Steps of one segment are loaded in their order, each kStages - 1 steps before it is worked on: by all threads with
-// cp.async, 16 bytes each, or where a token's bytes stand in shared memory as in the pool (656 of them), pages are not
-// too small and a step is whole, by bulk copies (sm_90), which cost the threads no instructions.
+// cp.async, 16 bytes each, or where a token's bytes stand in shared memory as in the pool (656 or 416 of them), pages
+// are not too small and a step is whole, by bulk copies (sm_90), which cost the threads no instructions.
 template <class C>
 class Sm80MlaLoader {
  public:

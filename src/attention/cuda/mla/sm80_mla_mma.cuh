@@ -6,8 +6,12 @@
 // gives one MMA the even columns and another the odd ones: they are put back when they are written.
 // Q is divided by a power of two a row, as f16 does not reach as far as bf16. The scales of 656-byte tokens multiply P
 // relative to the largest one yet of the warp's block of columns, by which O is multiplied in the end.
+//
+// e2m1 codes become pairs of bf16 numbers, scales included (mla_fp4.cuh). A word has eight neighbouring columns of a
+// token for S, which are two MMAs' four, and for O four columns of two tokens, one each for four MMAs.
 #pragma once
 
+#include "attention/cuda/mla/mla_fp4.cuh"
 #include "attention/cuda/mla/sm80_mla_shared.cuh"
 
 namespace warpweave::cuda {
@@ -44,7 +48,8 @@ class Sm80MlaMma {
           const int column = rope ? kMlaLatentDim + quarter() * 16 : quarter() * kMlaScaleDim + step * 16;
           uint2 w = make_uint2(0, 0);
           if (coded(step)) {
-            if (has) w = *reinterpret_cast<const uint2*>(from + (column + j * 4) * 2);
+            const int own = C::kFp4 ? j * 8 - step % 2 * 12 : j * 4;
+            if (has) w = *reinterpret_cast<const uint2*>(from + (column + own) * 2);
           } else if (has) {
             w = make_uint2(*reinterpret_cast<const ptx::u32*>(from + (column + j * 2) * 2),
                            *reinterpret_cast<const ptx::u32*>(from + (column + j * 2 + 8) * 2));
@@ -70,6 +75,7 @@ class Sm80MlaMma {
     }
     const ptx::u32 tokens = stage + half() * (C::kTokens / 2) * C::kTokenPitch;
     if constexpr (C::kFp8) coded_scores(tokens, s);
+    else if constexpr (C::kFp4) fp4_scores(tokens, s);
     else plain_scores(tokens, quarter() * kMlaScaleDim * 2, 0, kLatentSteps, s);
     rope_scores(tokens, s);
 #pragma unroll
@@ -130,7 +136,9 @@ class Sm80MlaMma {
       }
       if constexpr (C::kFormat == MlaFormat::ds_mla) scale_probabilities(stage, step, a);
       const ptx::u32 tokens = stage + (step * 16 + row) * C::kTokenPitch;
-      if constexpr (C::kFp8) {
+      if constexpr (C::kFp4) {
+        add_fp4_values(stage + step * 16 * C::kTokenPitch, a);
+      } else if constexpr (C::kFp8) {
 #pragma unroll
         for (int c = 0; c < 2; ++c) {  // 32 columns
           ptx::u32 b[4];
@@ -168,13 +176,16 @@ class Sm80MlaMma {
     int tile, lane;
   };
   WW_DEVICE Place place(int pair) const {
-    if constexpr (!C::kFp8) return {pair, lane()};
     const int j = lane() % 4;
+    if constexpr (C::kFp4) return {pair / 4 * 4 + j, lane() / 4 * 4 + pair % 4};
+    if constexpr (!C::kFp8) return {pair, lane()};
     return {pair / 2 * 2 + j / 2, lane() / 4 * 4 + j % 2 * 2 + pair % 2};
   }
   WW_DEVICE float4 numbers(int m, int pair) const {
-    if constexpr (!C::kFp8) return make_float4(out[m][pair][0], out[m][pair][1], out[m][pair][2], out[m][pair][3]);
-    const int even = pair / 2 * 2, i = pair % 2;
+    if constexpr (!C::kFp8 && !C::kFp4) {
+      return make_float4(out[m][pair][0], out[m][pair][1], out[m][pair][2], out[m][pair][3]);
+    }
+    const int even = C::kFp4 ? pair / 4 * 4 + pair % 2 * 2 : pair / 2 * 2, i = C::kFp4 ? pair / 2 % 2 : pair % 2;
     return make_float4(out[m][even][i], out[m][even + 1][i], out[m][even][i + 2], out[m][even + 1][i + 2]);
   }
 
@@ -182,9 +193,10 @@ class Sm80MlaMma {
 
  private:
   static constexpr float kLeastScaleUnit = 0x1p-100f;  // its inverse is finite
+  static constexpr int kQuarterScales = kMlaScaleDim / kFp4BlockElements;
 
   static WW_DEVICE constexpr bool coded(int step) {
-    return C::kFormat == MlaFormat::e4m3 || (C::kFormat == MlaFormat::ds_mla && step < kLatentSteps);
+    return C::kFormat == MlaFormat::e4m3 || (mla_is_packed(C::kFormat) && step < kLatentSteps);
   }
 
   // Q to f16, each row divided by the power of two below its largest number: 2^-10 of that keeps all bits of bf16.
@@ -286,6 +298,58 @@ class Sm80MlaMma {
     }
   }
 
+  WW_DEVICE void fp4_scores(ptx::u32 tokens, float (&s)[C::kRowBlocks][kScoreTiles][4]) const {
+    const ptx::u32 from = tokens + lane() % 8 * C::kTokenPitch + quarter() * (kMlaScaleDim / 2) + lane() / 8 * 16;
+    const ptx::u32 scales = tokens + lane() / 4 * C::kTokenPitch + kFp4MlaScaleAt + quarter() * kQuarterScales;
+#pragma unroll
+    for (int n = 0; n < kScoreTiles; ++n) {
+      ptx::u32 b[4];  // 32 columns each
+      ptx::ldmatrix_x4(b, from + n * 8 * C::kTokenPitch);
+      const uint2 all = ptx::load_shared_8(scales + n * 8 * C::kTokenPitch);
+      const ptx::u32 own = __byte_perm(all.x, all.y, lane() % 4 / 2 == 0 ? 0x6420 : 0x7531);
+      const ptx::u32 halves[2] = {halves_of_e4m3<false>(own), halves_of_e4m3<true>(own)};
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        ptx::u32 pairs[4];
+        MlaFp4::widen(b[c], c % 2 == 0 ? MlaFp4Factors::of_low(halves[c / 2]) : MlaFp4Factors::of_high(halves[c / 2]),
+                      pairs);
+#pragma unroll
+        for (int m = 0; m < C::kRowBlocks; ++m) {
+          E::mma(s[m][n], q_[m][c * 2], pairs[0], pairs[1]);
+          E::mma(s[m][n], q_[m][c * 2 + 1], pairs[2], pairs[3]);
+        }
+      }
+    }
+  }
+
+  // O of 16 tokens from `tokens` on.
+  WW_DEVICE void add_fp4_values(ptx::u32 tokens, const ptx::u32 (&a)[C::kRowBlocks][4]) {
+    const ptx::u32 scales = tokens + lane() % 4 * 2 * C::kTokenPitch + kFp4MlaScaleAt + warp() * 4;
+    ptx::u32 halves[2][2];  // of the first and the last eight tokens; of 32 columns each
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const ptx::u32 first = ptx::load_shared_4(scales + half * 8 * C::kTokenPitch);
+      const ptx::u32 second = ptx::load_shared_4(scales + (half * 8 + 1) * C::kTokenPitch);
+      const ptx::u32 own = __byte_perm(first, second, lane() < 16 ? 0x6240 : 0x7351);
+      halves[half][0] = halves_of_e4m3<false>(own);
+      halves[half][1] = halves_of_e4m3<true>(own);
+    }
+    ptx::u32 b[4];  // 32 columns of the first and the last eight tokens, then the other 32
+    const int row = lane() % 8 + lane() / 8 % 2 * 8;
+    ptx::ldmatrix_x4_trans(b, tokens + row * C::kTokenPitch + warp() * 32 + lane() / 16 * 16);
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+      ptx::u32 near[4], far[4];
+      MlaFp4::widen_two(b[c * 2], MlaFp4Factors::of_both(halves[0][c]), near);
+      MlaFp4::widen_two(b[c * 2 + 1], MlaFp4Factors::of_both(halves[1][c]), far);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int m = 0; m < C::kRowBlocks; ++m) E::mma(out[m][c * 4 + i], a[m], near[i], far[i]);
+      }
+    }
+  }
+
   WW_DEVICE void rope_scores(ptx::u32 tokens, float (&s)[C::kRowBlocks][kScoreTiles][4]) const {
     if constexpr (C::kFormat == MlaFormat::e4m3) {
 #pragma unroll
@@ -303,8 +367,7 @@ class Sm80MlaMma {
         }
       }
     } else {
-      constexpr int kAt = C::kFp8 ? kMlaLatentDim + kMlaLatentDim / kMlaScaleDim * 4 : kMlaLatentDim * 2;
-      plain_scores(tokens, kAt + quarter() * 32, kLatentSteps, 1, s);
+      plain_scores(tokens, mla_rope_at(C::kFormat) + quarter() * 32, kLatentSteps, 1, s);
     }
   }
 

@@ -14,22 +14,24 @@ template <class Element_, MlaFormat kFormat_, int kRowBlocks_>
 struct Sm80MlaConfig {
   using Element = Element_;
   static constexpr MlaFormat kFormat = kFormat_;
-  static constexpr bool kFp8 = kFormat != MlaFormat::same16;
-  // What the MMAs multiply: codes are exact in f16, which one instruction makes of them, and P has three bits more in
-  // it than in bf16. The rotated numbers of 656-byte tokens stay what they are.
+  static constexpr bool kFp8 = kFormat == MlaFormat::e4m3 || kFormat == MlaFormat::ds_mla;
+  static constexpr bool kFp4 = kFormat == MlaFormat::fp4;
+  // What the MMAs multiply: e4m3 codes are exact in f16, which one instruction makes of them, and P has three bits
+  // more in it than in bf16. The rotated numbers of 656-byte tokens stay what they are.
   using Operand = std::conditional_t<kFp8, ptx::F16, Element>;
   static constexpr int kRowBlocks = kRowBlocks_;  // of 16 rows
   static constexpr int kRows = 16 * kRowBlocks;
   static constexpr int kThreads = 256;
-  static constexpr int kTokens = kFp8 && kRowBlocks == 1 ? 64 : 32;  // a step
+  static constexpr int kTokens = (kFp8 || kFp4) && kRowBlocks == 1 ? 64 : 32;  // a step
   static constexpr int kSteps = kDecodeTileTokens / kTokens;          // a tile of the plan
   static constexpr int kTokenBytes = mla_token_bytes(kFormat);
-  // An odd number of 16-byte units: eight tokens' stand in different banks.
-  static constexpr int kTokenPitch = kTokenBytes / 16 % 2 == 1 ? kTokenBytes : kTokenBytes + 16;
+  // An odd number of 16-byte units: eight tokens' stand in different banks. Of e2m1 codes so few are read that having
+  // two tokens in a bank costs less than copying tokens one by one.
+  static constexpr int kTokenPitch = kTokenBytes / 16 % 2 == 1 || kFp4 ? kTokenBytes : kTokenBytes + 16;
   static constexpr int kStageBytes = kTokens * kTokenPitch;
   // Two CTAs of 16 rows have an SM of Hopper's 227 KB, one an older one's 163 KB.
   static constexpr int kCtasPerSm = sm80_mla_ctas_per_sm(kRows);
-  static constexpr int kStages = kRowBlocks == 1 ? 2 : kFp8 ? 6 : 3;
+  static constexpr int kStages = kRowBlocks == 1 ? (kFp4 ? 3 : 2) : (kFp8 || kFp4) ? 6 : 3;
   static constexpr int kPartPitch = kTokens + 8;          // floats: a row of S, of a quarter of the columns
   static constexpr int kProbabilityPitch = kTokens * 2 + 16;  // bytes
   static constexpr int kPartBytes = 4 * kRows * kPartPitch * 4;

@@ -14,7 +14,7 @@
 // copies into both at once; what threads gather or widen they send to the other CTA through distributed shared memory.
 //
 // Pools: 16-bit numbers, by TMA where pages hold boxes of 16 tokens (paired: 8) or more, else gathered by threads; or
-// e4m3, widened on the way (sm90_mla_fp8_producer.cuh). Unused rows of the last page may hold anything.
+// codes, widened on the way (sm90_mla_code_producer.cuh). Unused rows of the last page may hold anything.
 // Split-KV by a device-made plan; pieces are merged by a kernel behind this one (mla_combine.cuh) or, of 16-bit pools
 // and where there are no more units than CTAs, by the CTAs that have written them (MlaMerging).
 #pragma once
@@ -22,7 +22,7 @@
 #include <type_traits>
 
 #include "attention/cuda/mla/sm90_mla_consumer.cuh"
-#include "attention/cuda/mla/sm90_mla_fp8_producer.cuh"
+#include "attention/cuda/mla/sm90_mla_code_producer.cuh"
 #include "attention/cuda/mla/sm90_mla_producer.cuh"
 #include "attention/cuda/pool_map.h"
 #include "device/cuda/kernel_launch.h"
@@ -36,7 +36,7 @@ WW_DEVICE void sm90_mla_produce(const MlaParams& p, const CUtensorMap& map, cons
                                 const Sm90MlaShared<C>& shared, const Sm90MlaBoxes& boxes) {
   if constexpr (C::kFormat != MlaFormat::same16) {
     const int thread = static_cast<int>(threadIdx.x);  // of the first warpgroup or of the last one
-    Sm90MlaFp8Producer<C>(p, shared, thread < 128 ? thread : thread - 256).run(work);
+    Sm90MlaCodeProducer<C>(p, shared, thread < 128 ? thread : thread - 256).run(work);
   } else if constexpr (C::kBoxes) {
     Sm90MlaBoxProducer<C>(p, map, shared, boxes).run(work);
   } else {

@@ -6,6 +6,7 @@ MlaKernel sm90_mla_bf16(MlaFormat format, bool boxes, bool paired, MlaMerging me
   switch (format) {
     case MlaFormat::e4m3: return sm90_mla_kernel<ptx::Bf16, MlaFormat::e4m3, MlaMerging::by_kernel>(boxes, paired);
     case MlaFormat::ds_mla: return sm90_mla_kernel<ptx::Bf16, MlaFormat::ds_mla, MlaMerging::by_kernel>(boxes, paired);
+    case MlaFormat::fp4: return sm90_mla_fp4(paired);
     case MlaFormat::same16: break;
   }
   switch (merging) {

@@ -67,7 +67,7 @@ class Sm90MlaHalf {
   WW_DEVICE void wait_full(MlaRing ring, int part) const {
     ptx::mbarrier_wait(shared_.full(ring, part), ring.phase());
     // What threads have copied is not seen by the tensor cores without a fence.
-    constexpr bool kCopied = C::kFormat == MlaFormat::same16 ? !C::kBoxes : C::kFormat == MlaFormat::ds_mla;
+    constexpr bool kCopied = C::kFormat == MlaFormat::same16 ? !C::kBoxes : mla_is_packed(C::kFormat);
     constexpr bool kWhole = C::kFormat == MlaFormat::same16;
     if (kCopied && !C::kExchanges && (kWhole || part == kMlaRopePart)) ptx::fence_proxy_async();
   }

@@ -5,7 +5,8 @@ namespace warpweave::cuda {
 MlaKernel sm90_mla_f16(MlaFormat format, bool boxes, bool paired, MlaMerging merging) {
   switch (format) {
     case MlaFormat::e4m3: return sm90_mla_kernel<ptx::F16, MlaFormat::e4m3, MlaMerging::by_kernel>(boxes, paired);
-    case MlaFormat::ds_mla: return nullptr;
+    case MlaFormat::ds_mla:
+    case MlaFormat::fp4: return nullptr;
     case MlaFormat::same16: break;
   }
   switch (merging) {

@@ -58,6 +58,11 @@ struct Sm90MlaConfig {
 // Named, of a multiplying warpgroup's own: the leader's, and the follower's behind it.
 inline constexpr int kSm90MlaOwnBarrier = 3;
 
+WW_DEVICE void mla_store_16(ptx::u32 smem, const uint4& w) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(smem), "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w)
+               : "memory");
+}
+
 // The n-th KV tile of a CTA stands in stage n % 2, in round n / 2.
 struct MlaRing {
   int count = 0;

@@ -13,12 +13,12 @@
 
 #include "base/float16.h"
 #include "base/float8.h"
+#include "kv/latent_token.h"
 
 namespace warpweave::cuda::testing {
 namespace {
 
 constexpr int kScales = kMlaLatentDim / kMlaScaleDim;
-constexpr int kRopeAt = kMlaLatentDim + kScales * 4;  // in a token of ds_mla
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 void check(cudaError_t error) {
@@ -145,6 +145,13 @@ void MlaProblem::store_token(int64_t slot, const std::vector<float>& values) {
     for (int d = 0; d < kMlaDim; ++d) to[d] = f32_to_e4m3(values[d] / kv_scale_);
     return;
   }
+  if (case_.format == MlaFormat::fp4) {
+    std::vector<float> scaled = values;
+    for (int d = 0; d < kMlaLatentDim; ++d) {
+      scaled[d] *= std::ldexp(1.0f, static_cast<int>((slot + d / kFp4BlockElements) % 3) - 1);
+    }
+    return pack_latent_token(KvFormat::fp4_mla, scaled.data(), reinterpret_cast<std::byte*>(to));
+  }
   for (int b = 0; b < kScales; ++b) {
     // Scales differ from block to block, and from token to token.
     const float scale = std::ldexp(1.0f, b - 3 + static_cast<int>(slot % 3));
@@ -153,7 +160,7 @@ void MlaProblem::store_token(int64_t slot, const std::vector<float>& values) {
   }
   for (int d = 0; d < kMlaRopeDim; ++d) {
     const uint16_t bits = f32_to_bf16(values[kMlaLatentDim + d]);
-    std::memcpy(to + kRopeAt + d * 2, &bits, 2);
+    std::memcpy(to + kDsMlaRopeAt + d * 2, &bits, 2);
   }
 }
 
@@ -167,6 +174,10 @@ std::vector<double> MlaProblem::token(int64_t slot, MlaFault fault) const {
       out[d] = value_of(bits);
     } else if (case_.format == MlaFormat::e4m3) {
       out[d] = double{e4m3_to_f32(from[d])} * kv_scale_;
+    } else if (d < kMlaLatentDim && case_.format == MlaFormat::fp4) {
+      const int block = d / kFp4BlockElements ^ (fault == MlaFault::neighbours_scale ? 1 : 0);
+      out[d] = double{e2m1_to_f32(static_cast<uint8_t>(from[d / 2] >> d % 2 * 4))} *
+               e4m3_to_f32(from[kFp4MlaScaleAt + block]);
     } else if (d < kMlaLatentDim) {
       float scale;
       const int block = d / kMlaScaleDim ^ (fault == MlaFault::neighbours_scale ? 1 : 0);
@@ -175,7 +186,8 @@ std::vector<double> MlaProblem::token(int64_t slot, MlaFault fault) const {
     } else {
       // A stale tail: the last 16 bytes are another token's.
       const bool stale = fault == MlaFault::stale_tail && d >= kMlaDim - 8 && slot > 0;
-      std::memcpy(&bits, from - (stale ? mla_token_bytes(case_.format) : 0) + kRopeAt + (d - kMlaLatentDim) * 2, 2);
+      const int rope_at = mla_rope_at(case_.format) - (stale ? mla_token_bytes(case_.format) : 0);
+      std::memcpy(&bits, from + rope_at + (d - kMlaLatentDim) * 2, 2);
       out[d] = bf16_to_f32(bits);
       if (std::isnan(out[d])) out[d] = 0;
     }

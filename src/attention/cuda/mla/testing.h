@@ -13,6 +13,8 @@
 
 namespace warpweave::cuda::testing {
 
+inline constexpr MlaFormat kMlaFormats[] = {MlaFormat::same16, MlaFormat::e4m3, MlaFormat::ds_mla, MlaFormat::fp4};
+
 struct MlaRequest {
   int q_len, kv_len;
 };

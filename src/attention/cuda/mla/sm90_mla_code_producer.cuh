@@ -1,11 +1,15 @@
-// The copying warpgroups of the Hopper MLA kernel (sm90_mla.cuh), for pools of e4m3 codes: they are widened to the
-// 16-bit numbers that the tensor cores multiply on their way through registers.
+// The copying warpgroups of the Hopper MLA kernel (sm90_mla.cuh), for pools of codes: they are widened to the 16-bit
+// numbers that the tensor cores multiply on their way through registers.
 //
-// A code placed lower in the 16-bit format is its value times a power of two (kv_fragment.h); a product with 2^120
-// (bf16) or 2^8 (f16) times the token's scale, a power of two, makes it the value, exactly.
+// An e4m3 code placed lower in the 16-bit format is its value times a power of two (kv_fragment.h); a product with
+// 2^120 (bf16) or 2^8 (f16) times the token's scale, a power of two, makes it the value, exactly. e2m1 codes:
+// mla_fp4.cuh.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/cuda/kv_fragment.h"
+#include "attention/cuda/mla/sm90_mla_fp4_piece.cuh"
 #include "attention/cuda/mla/sm90_mla_shared.cuh"
 
 namespace warpweave::cuda {
@@ -15,12 +19,13 @@ namespace warpweave::cuda {
 // of the tokens each and send them to each other (kExchanges): eight lanes have a token, four of them every other
 // block of 64 columns, whose 16-byte units they store in the other order. A lane's work is cut into pieces, two blocks
 // that share a scale, and a piece is asked for kAhead pieces before it is stored. More pieces ahead are slower: a warp
-// that waits for one load waits for all that it has asked for.
+// that waits for one load waits for all that it has asked for. Of e2m1 codes, a lane has its share of a piece's 128
+// columns in one load (Sm90MlaFp4Piece).
 template <class C>
-class Sm90MlaFp8Producer {
+class Sm90MlaCodeProducer {
  public:
   // `thread`: 0 to kProducers - 1.
-  WW_DEVICE Sm90MlaFp8Producer(const MlaParams& p, const Sm90MlaShared<C>& shared, int thread)
+  WW_DEVICE Sm90MlaCodeProducer(const MlaParams& p, const Sm90MlaShared<C>& shared, int thread)
       : p_(p), shared_(shared), thread_(thread) {
     static_assert(C::kProducers == kLanes * Shared::kOwnTokens);
   }
@@ -46,8 +51,8 @@ class Sm90MlaFp8Producer {
   using E = typename C::Element;
   using Shared = Sm90MlaShared<C>;
   using Widen = KvFragment<E, KvStorage::e4m3>;
-  static constexpr bool kScaled = C::kFormat == MlaFormat::ds_mla;
-  static constexpr int kScaleBytes = kMlaLatentDim / kMlaScaleDim * 4;
+  static constexpr bool kScaled = mla_is_packed(C::kFormat), kFp4 = C::kFormat == MlaFormat::fp4;
+  static constexpr int kRopeAt = mla_rope_at(C::kFormat);
   static constexpr int kOwnBarrier = 5;
   static constexpr int kRopeBlock = mla_first_column(kMlaRopePart);
   static constexpr int kPieces = kMlaLatentDim / kMlaScaleDim, kPartPieces = kPieces / 2;
@@ -55,10 +60,11 @@ class Sm90MlaFp8Producer {
   static constexpr int kLanes = C::kExchanges ? 8 : 4;     // that have a token
   static constexpr int kPieceBlocks = 2 * 4 / kLanes;      // a lane's, of a piece's two
 
-  struct Piece {
+  struct Fp8Piece {
     uint4 codes[kPieceBlocks];
     float scale;
   };
+  using Piece = std::conditional_t<kFp4, Sm90MlaFp4Piece<kLanes>, Fp8Piece>;
   // In the order in which they are stored: the right part's, then the left one's.
   static constexpr int block_of(int piece) {
     return mla_first_column(piece < kPartPieces ? kMlaRightPart : kMlaLeftPart) + piece % kPartPieces * 2;
@@ -99,17 +105,20 @@ class Sm90MlaFp8Producer {
     Piece& x = pieces_[piece];
     x = {};
     if (from_ == nullptr) return;
+    if constexpr (kFp4) {
+      x.load(from_, block_of(piece), thread_ % kLanes);
+    } else {
 #pragma unroll
-    for (int i = 0; i < kPieceBlocks; ++i) {
-      x.codes[i] = ptx::load_once_16(from_ + (block_of(piece) + i + second()) * 64 + thread_ % 4 * 16);
+      for (int i = 0; i < kPieceBlocks; ++i) {
+        x.codes[i] = ptx::load_once_16(from_ + (block_of(piece) + i + second()) * 64 + thread_ % 4 * 16);
+      }
+      if constexpr (kScaled) x.scale = *reinterpret_cast<const float*>(from_ + kMlaLatentDim + block_of(piece) / 2 * 4);
     }
-    if constexpr (kScaled) x.scale = *reinterpret_cast<const float*>(from_ + kMlaLatentDim + block_of(piece) / 2 * 4);
   }
   WW_DEVICE void load_rope() {
     rope_ = make_uint4(0, 0, 0, 0);
     if (from_ == nullptr) return;
-    if constexpr (kScaled) rope_ = ptx::load_once_16(from_ + kMlaLatentDim + kScaleBytes + thread_ % 8 * 16);
-    else rope_ = ptx::load_once_16(from_ + kMlaLatentDim + thread_ % 4 * 16);
+    rope_ = ptx::load_once_16(from_ + kRopeAt + thread_ % (kScaled ? 8 : 4) * 16);
   }
 
   WW_DEVICE void put_rope() const {
@@ -117,7 +126,7 @@ class Sm90MlaFp8Producer {
     if constexpr (kScaled && !C::kExchanges) {
       copy_rope();
     } else {
-      if constexpr (kScaled) store_words(line(kRopeBlock) + (thread_ % 8 ^ row() % 8) * 16, rope_);
+      if constexpr (kScaled) mla_store_16(line(kRopeBlock) + (thread_ % 8 ^ row() % 8) * 16, rope_);
       else if (second() == 0) store_codes(rope_, factor_of(1.0f), kRopeBlock);
       publish<kMlaRopePart>();
     }
@@ -126,7 +135,7 @@ class Sm90MlaFp8Producer {
   // Of 16-bit numbers, which need no registers. The reader fences.
   WW_DEVICE void copy_rope() const {
     const bool has = from_ != nullptr;
-    const char* from = has ? from_ + kMlaLatentDim + kScaleBytes + thread_ % 4 * 32 : static_cast<const char*>(p_.kv);
+    const char* from = has ? from_ + kRopeAt + thread_ % 4 * 32 : static_cast<const char*>(p_.kv);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       ptx::cp_async_16(line(kRopeBlock) + unit(half), has ? from + half * 16 : from, has ? 16 : 0);
@@ -158,14 +167,20 @@ class Sm90MlaFp8Producer {
     for (int piece = kFirst; piece < kFirst + kPartPieces; ++piece) {
       if (piece + kAhead == kPieces) begin_tile(left_ > 1);
       load((piece + kAhead) % kPieces);
-      const Piece& x = pieces_[piece];
-      const ptx::u32 factor = factor_of(kScaled ? x.scale : 1.0f);
-#pragma unroll
-      for (int i = 0; i < kPieceBlocks; ++i) store_codes(x.codes[i], factor, block_of(piece) + i + second());
+      store(pieces_[piece], block_of(piece));
     }
     publish<kPart>();
   }
 
+  WW_DEVICE void store(const Piece& x, int block) const {
+    if constexpr (kFp4) {
+      x.store(line(block), C::kColumnBytes, row() % 8, thread_ % kLanes);
+    } else {
+      const ptx::u32 factor = factor_of(kScaled ? x.scale : 1.0f);
+#pragma unroll
+      for (int i = 0; i < kPieceBlocks; ++i) store_codes(x.codes[i], factor, block + i + second());
+    }
+  }
   static WW_DEVICE void widen(ptx::u32 codes, ptx::u32 factor, ptx::u32& low, ptx::u32& high) {
     const ptx::u32 x =
         __byte_perm(codes, 0, 0x3120);  // the pairs that `widen_low` and `widen_high` take are neighbours then
@@ -181,11 +196,7 @@ class Sm90MlaFp8Producer {
     uint4 w;
     widen(a, factor, w.x, w.y);
     widen(b, factor, w.z, w.w);
-    store_words(smem, w);
-  }
-  static WW_DEVICE void store_words(ptx::u32 smem, const uint4& w) {
-    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};\n" ::"r"(smem), "r"(w.x), "r"(w.y), "r"(w.z), "r"(w.w)
-                 : "memory");
+    mla_store_16(smem, w);
   }
 
   WW_DEVICE void wait_empty(int part) const {
