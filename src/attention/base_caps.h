@@ -87,5 +87,11 @@ constexpr Caps packed_latent_caps(Caps caps) {
   caps.kv_formats.bits |= kPackedKvFormats.bits;
   return caps;
 }
+// On GPUs, whose kernels multiply their rotated part as it lies there.
+constexpr Caps packed_latent_gpu_caps(Caps caps) {
+  caps = packed_latent_caps(caps);
+  caps.bf16_model_kv_formats = kPackedKvFormats;
+  return caps;
+}
 
 }  // namespace warpweave

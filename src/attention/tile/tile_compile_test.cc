@@ -93,6 +93,8 @@ TEST(TileCompile, Cuda) {
   latent.latent = true;
   const Build mma_latent = {"latent prompts", LaneKind::mma, latent, 1 << 20};
   const Build mma_latent_decode = {"latent decode", LaneKind::mma, latent, 16};
+  latent.kv_format = KvFormat::fp4_mla;
+  const Build mma_latent_fp4 = {"latent fp4 decode", LaneKind::mma, latent, 16};
   const Build plain = {"f32 lanes", LaneKind::threads, shape(64, KvFormat::f32, DType::f32), 1 << 20};
   const std::string command = nvcc + " -std=c++17 -O3 --cubin -Xptxas -v -arch=";
   expect_compiles(mma_prefill, ".cu", command + "sm_80");
@@ -101,6 +103,7 @@ TEST(TileCompile, Cuda) {
   expect_compiles(mma_fp4, ".cu", command + "sm_90");
   expect_compiles(mma_latent, ".cu", command + "sm_90");
   expect_compiles(mma_latent_decode, ".cu", command + "sm_90");
+  expect_compiles(mma_latent_fp4, ".cu", command + "sm_90");
   expect_compiles(plain, ".cu", command + "sm_75");
 }
 

@@ -21,6 +21,6 @@ inline constexpr Caps kCudaCaps = [] {
   caps.summary = "user score and mask modifiers compiled into the tile kernels, block-sparse";
   return caps;
 }();
-inline constexpr Caps kCudaMlaCaps = latent_rows_caps(kCudaCaps);
+inline constexpr Caps kCudaMlaCaps = packed_latent_gpu_caps(kCudaCaps);
 
 }  // namespace warpweave::flex_attention

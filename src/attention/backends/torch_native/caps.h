@@ -26,6 +26,6 @@ inline constexpr Caps kCudaCaps = [] {
   caps.kernels = {.prefill = "row by row (CUDA)", .decode = "row by row (CUDA)"};
   return caps;
 }();
-inline constexpr Caps kCudaMlaCaps = latent_rows_caps(kCudaCaps);
+inline constexpr Caps kCudaMlaCaps = packed_latent_gpu_caps(kCudaCaps);
 
 }  // namespace warpweave::torch_native

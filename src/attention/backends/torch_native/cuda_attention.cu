@@ -8,6 +8,7 @@
 #include "attention/backends/torch_native/cuda_attention.h"
 #include "base/float8.h"
 #include "device/cuda/cuda_check.h"
+#include "kv/latent_token.h"
 
 namespace warpweave::torch_native {
 namespace {
@@ -53,7 +54,7 @@ __device__ void store_element(void* data, DType dtype, int64_t i, float value) {
 }
 
 template <KvFormat kFormat>
-__device__ __forceinline__ float load_kv(const KvPoolView& pool, int64_t i) {
+__device__ __forceinline__ float pool_element(const KvPoolView& pool, int64_t i) {
   if constexpr (kFormat == KvFormat::f32) return static_cast<const float*>(pool.data)[i];
   if constexpr (kFormat == KvFormat::bf16) return __bfloat162float(static_cast<const __nv_bfloat16*>(pool.data)[i]);
   if constexpr (kFormat == KvFormat::f16) return __half2float(static_cast<const __half*>(pool.data)[i]);
@@ -61,6 +62,28 @@ __device__ __forceinline__ float load_kv(const KvPoolView& pool, int64_t i) {
   if constexpr (kFormat == KvFormat::fp8_e5m2) return e5m2_to_f32(static_cast<const uint8_t*>(pool.data)[i]);
   const uint8_t pair = static_cast<const uint8_t*>(pool.data)[i / 2];
   return e2m1_to_f32(i % 2 == 0 ? pair : pair >> 4) * e4m3_to_f32(pool.block_scales[i / kFp4BlockElements]);
+}
+
+// Value `i` of a packed token.
+template <KvFormat kFormat>
+__device__ __forceinline__ float load_packed(const uint8_t* token, int i) {
+  constexpr bool kFp4 = kFormat == KvFormat::fp4_mla;
+  if (i >= kPackedLatentDim) {
+    const auto* const rope = reinterpret_cast<const __nv_bfloat16*>(token + (kFp4 ? kFp4MlaRopeAt : kDsMlaRopeAt));
+    return __bfloat162float(rope[i - kPackedLatentDim]);
+  }
+  if constexpr (kFp4) {
+    return e2m1_to_f32(token[i / 2] >> i % 2 * 4) * e4m3_to_f32(token[kFp4MlaScaleAt + i / kFp4BlockElements]);
+  }
+  return e4m3_to_f32(token[i]) * *reinterpret_cast<const float*>(token + kDsMlaScaleAt + i / kDsMlaScaleDim * 4);
+}
+
+// Value `i` of the head that begins at element `row`.
+template <KvFormat kFormat>
+__device__ __forceinline__ float load_kv(const KvPoolView& pool, int64_t row, int i) {
+  const auto* const bytes = static_cast<const uint8_t*>(pool.data);
+  if constexpr (kv_format_is_packed(kFormat)) return load_packed<kFormat>(bytes + row, i);
+  return pool_element<kFormat>(pool, row + i);
 }
 
 __device__ __forceinline__ float warp_sum(float x) {
@@ -137,7 +160,7 @@ __global__ void __launch_bounds__(32 * kWarps) attention_kernel(Args args) {
 #pragma unroll
     for (int j = 0; j < kMaxPerLane; ++j) {
       const int i = lane + 32 * j;
-      if (i < args.head_dim) dot += q[j] * load_kv<kFormat>(args.k, k_row + i);
+      if (i < args.head_dim) dot += q[j] * load_kv<kFormat>(args.k, k_row, i);
     }
     float score = warp_sum(dot);
     if (args.softcap > 0) score = args.softcap * tanhf(score / args.softcap);
@@ -148,7 +171,7 @@ __global__ void __launch_bounds__(32 * kWarps) attention_kernel(Args args) {
 #pragma unroll
     for (int j = 0; j < kMaxPerLane; ++j) {
       const int i = lane + 32 * j;
-      if (i < args.v_head_dim) out[j] = out[j] * keep + weight * load_kv<kFormat>(args.v, v_row + i);
+      if (i < args.v_head_dim) out[j] = out[j] * keep + weight * load_kv<kFormat>(args.v, v_row, i);
     }
   }
   if (lane == 0) {
@@ -233,7 +256,11 @@ Status launch_for(const ForwardBatch& batch, const AttentionCall& call) {
       if constexpr (kMaxDim == kMaxHeadDim) return launch(attention_kernel<KvFormat::fp4_e2m1, kMaxDim>);
       return Status::internal("attention: latent rows are not kept in fp4_e2m1");
     case KvFormat::fp8_ds_mla:
-    case KvFormat::fp4_mla: break;
+      if constexpr (kMaxDim == kMaxLatentDim) return launch(attention_kernel<KvFormat::fp8_ds_mla, kMaxDim>);
+      break;
+    case KvFormat::fp4_mla:
+      if constexpr (kMaxDim == kMaxLatentDim) return launch(attention_kernel<KvFormat::fp4_mla, kMaxDim>);
+      break;
   }
   return Status::internal("attention: an unknown KV format");
 }

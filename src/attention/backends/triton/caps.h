@@ -20,6 +20,6 @@ inline constexpr Caps kCudaCaps = [] {
   caps.summary = "the portable tile kernels, compiled at run time; on NVIDIA GPUs with mma.sync";
   return caps;
 }();
-inline constexpr Caps kCudaMlaCaps = latent_rows_caps(kCudaCaps);
+inline constexpr Caps kCudaMlaCaps = packed_latent_gpu_caps(kCudaCaps);
 
 }  // namespace warpweave::triton

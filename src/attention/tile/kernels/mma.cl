@@ -195,10 +195,10 @@ INLINE void dot_values(float (*o)[OUT_COLS], float (*s)[COLS], const float* alph
 #else
 #define FMA_PAIRS "fma.rn.f16x2 %0, %1, %2, %3;"
 #endif
-#if KV_FORMAT == KV_E4M3 && MMA_VALUES == BF16_VALUES
+#if CODES_E4M3 && MMA_VALUES == BF16_VALUES
 #define WIDEN(x) (((x) & 0x80008000u) | ((x) >> 4 & 0x07f007f0u))
 #define WIDEN_FACTOR 0x7b807b80u   // 2^120
-#elif KV_FORMAT == KV_E4M3
+#elif CODES_E4M3
 #define WIDEN(x) (((x) & 0x80008000u) | ((x) >> 1 & 0x3f803f80u))
 #define WIDEN_FACTOR 0x5c005c00u   // 2^8
 #elif KV_FORMAT == KV_E5M2 && MMA_VALUES == BF16_VALUES
@@ -223,16 +223,35 @@ INLINE u32 multiply_pairs(u32 a, u32 b) {
 
 #endif
 
-// Codes of eight values of a row, and for fp4 that of their scale, as they were loaded.
+// Codes of eight values of a row, and for fp4 that of their scale, as they were loaded. Of packed tokens: the scale, too,
+// or all four words of 16-bit values.
 typedef struct Codes {
   uint2 bits;
   u32 scale;
+#if defined(WW_PACKED_ROWS)
+  u32 last;
+#endif
 } Codes;
 
-// From element `index` of a pool, which is a multiple of 8.
-INLINE Codes load_codes(tile_address pool, tile_address block_scales, tile_stride index) {
-  Codes codes = {make_uint2(0, 0), 0};
-#if KV_BITS == 8
+// From value `d`, a multiple of 8, of the row at element `row` of a pool, which is a multiple of 8, too.
+INLINE Codes load_codes(tile_address pool, tile_address block_scales, tile_stride row, int d) {
+  const tile_stride index = row + d;
+  Codes codes = {};
+#if defined(WW_PACKED_ROWS)
+  const u8* token = ADDRESS(const u8, pool) + row;
+  if (d >= PACKED_LATENT) {
+    const uint4 values = *(const uint4*)(token + PACKED_ROPE + (d - PACKED_LATENT) * 2);
+    codes.bits = make_uint2(values.x, values.y);
+    codes.scale = values.z;
+    codes.last = values.w;
+  } else if (KV_FORMAT == KV_DS_MLA) {
+    codes.bits = *(const uint2*)(token + d);
+    codes.scale = *(const u32*)(token + PACKED_SCALES + d / 128 * 4);
+  } else {
+    codes.bits.x = *(const u32*)(token + d / 2);
+    codes.scale = token[PACKED_SCALES + d / 16];
+  }
+#elif KV_BITS == 8
   codes.bits = *(const uint2*)(ADDRESS(const u8, pool) + index);
 #elif KV_BITS == 4
   codes.bits.x = *(const u32*)(ADDRESS(const u8, pool) + index / 2);
@@ -241,10 +260,18 @@ INLINE Codes load_codes(tile_address pool, tile_address block_scales, tile_strid
   return codes;
 }
 
-// As operands.
-INLINE uint4 widen_codes(Codes codes) {
-#if KV_BITS == 8
-#if KV_FORMAT == KV_E4M3
+// As operands. `d`: the first one's place in the row.
+INLINE uint4 widen_codes(Codes codes, int d) {
+#if defined(WW_PACKED_ROWS)
+  if (d >= PACKED_LATENT) return make_uint4(codes.bits.x, codes.bits.y, codes.scale, codes.last);
+#endif
+#if CODES_E4M3 || KV_FORMAT == KV_E5M2
+#if defined(WW_PACKED_ROWS)
+  const u32 factor = multiply_pairs(pack_pair(AS_F32(codes.scale), AS_F32(codes.scale)), WIDEN_FACTOR);
+#else
+  const u32 factor = WIDEN_FACTOR;
+#endif
+#if CODES_E4M3
   const u32 special = ((codes.bits.x & 0x7f7f7f7fu) + 0x01010101u | (codes.bits.y & 0x7f7f7f7fu) + 0x01010101u);
 #else
   const u32 special = ((codes.bits.x & 0x7c7c7c7cu) + 0x04040404u | (codes.bits.y & 0x7c7c7c7cu) + 0x04040404u);
@@ -256,10 +283,10 @@ INLINE uint4 widen_codes(Codes codes) {
     }
     return make_uint4(pack_pair(x[0], x[1]), pack_pair(x[2], x[3]), pack_pair(x[4], x[5]), pack_pair(x[6], x[7]));
   }
-#define WIDEN_TWO(word, select) multiply_pairs(WIDEN(__byte_perm(word, 0, select)), WIDEN_FACTOR)
+#define WIDEN_TWO(word, select) multiply_pairs(WIDEN(__byte_perm(word, 0, select)), factor)
   return make_uint4(WIDEN_TWO(codes.bits.x, 0x1404), WIDEN_TWO(codes.bits.x, 0x3424),
                     WIDEN_TWO(codes.bits.y, 0x1404), WIDEN_TWO(codes.bits.y, 0x3424));
-#elif KV_BITS == 4
+#elif CODES_E2M1
   const float block_scale = e4m3_to_f32_one(codes.scale << 24);
   const u32 word = codes.bits.x, scale = pack_pair(block_scale, block_scale);
   const u32 pairs[4] = {(word << 12 & 0xf000u) | (word << 24 & 0xf0000000u), (word << 4 & 0xf000u) | (word << 16 & 0xf0000000u),
@@ -274,8 +301,12 @@ INLINE uint4 widen_codes(Codes codes) {
 #endif
 }
 
-// Eight values of a row from d on as operands, zeros past `dim`, one by one: rows of any alignment.
+// Eight values of a row from d on as operands, zeros past `dim`, one by one: rows of any alignment. Packed tokens
+// begin at 16 bytes.
 INLINE uint4 row_piece(tile_address pool, tile_address block_scales, tile_stride row, int d, int dim) {
+#if defined(WW_PACKED_ROWS)
+  return d < dim ? widen_codes(load_codes(pool, block_scales, row, d), d) : make_uint4(0, 0, 0, 0);
+#endif
   float x[8];
   UNROLL for (int e = 0; e < 8; ++e) {
     x[e] = d + e < dim ? pool_element(pool, block_scales, row + d + e) : 0.0f;
@@ -356,12 +387,11 @@ INLINE void load_pieces(const TileArgs* a, const TokenRows* rows, int second, in
   const int dim = second ? DV : DK, pieces = second ? PIECES(DV_PAD) : PIECES(DK_PAD);
   UNROLL for (int n = 0; n < kCount; ++n) {
     const int i = first + n * THREADS, t = i / pieces, d = i % pieces * 8;
-    codes[n].bits = make_uint2(0, 0);
-    codes[n].scale = 0;
+    codes[n] = {};
     if (i >= TILE_N * pieces) continue;
     const tile_stride row = second ? rows[t].v : rows[t].k;
     if (row >= 0 && d < dim) {
-      codes[n] = second ? load_codes(a->v, a->v_block_scales, row + d) : load_codes(a->k, a->k_block_scales, row + d);
+      codes[n] = second ? load_codes(a->v, a->v_block_scales, row, d) : load_codes(a->k, a->k_block_scales, row, d);
     }
   }
 }
@@ -370,8 +400,8 @@ template <int kCount>
 INLINE void store_pieces(const Codes (&codes)[kCount], int second, int first, u16* to) {
   const int pieces = second ? PIECES(DV_PAD) : PIECES(DK_PAD), stride = second ? V_STRIDE : K_STRIDE;
   UNROLL for (int n = 0; n < kCount; ++n) {
-    const int i = first + n * THREADS;
-    if (i < TILE_N * pieces) *(uint4*)(to + i / pieces * stride + i % pieces * 8) = widen_codes(codes[n]);
+    const int i = first + n * THREADS, d = i % pieces * 8;
+    if (i < TILE_N * pieces) *(uint4*)(to + i / pieces * stride + d) = widen_codes(codes[n], d);
   }
 }
 

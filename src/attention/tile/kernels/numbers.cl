@@ -7,6 +7,19 @@
 #define KV_E4M3 3
 #define KV_E5M2 4
 #define KV_E2M1 5
+#define KV_DS_MLA 6
+#define KV_FP4_MLA 7
+
+// Packed tokens of latent attention (kv/latent_token.h), whose elements are bytes: codes of 512 values, their scales,
+// 64 bf16 values. Read by the tensor-core form alone.
+#if KV_FORMAT >= KV_DS_MLA
+#define WW_PACKED_ROWS
+#define PACKED_LATENT 512
+#define PACKED_SCALES (KV_FORMAT == KV_DS_MLA ? 512 : 256)
+#define PACKED_ROPE (KV_FORMAT == KV_DS_MLA ? 528 : 288)
+#endif
+#define CODES_E4M3 (KV_FORMAT == KV_E4M3 || KV_FORMAT == KV_DS_MLA)
+#define CODES_E2M1 (KV_FORMAT == KV_E2M1 || KV_FORMAT == KV_FP4_MLA)
 
 #if KV_FORMAT == KV_F32
 #define KV_BITS 32
@@ -52,13 +65,13 @@ DEFINE_NUMBERS(_lanes, vf, vu, AS_VF, AS_VU, AS_VI, AS_VU)
 #elif KV_FORMAT == KV_F16
 #define CODE_TO_F32(x) f16_to_f32_one(x)
 #define CODES_TO_F32(x) f16_to_f32_lanes(x)
-#elif KV_FORMAT == KV_E4M3
+#elif CODES_E4M3
 #define CODE_TO_F32(x) e4m3_to_f32_one(x)
 #define CODES_TO_F32(x) e4m3_to_f32_lanes(x)
 #elif KV_FORMAT == KV_E5M2
 #define CODE_TO_F32(x) e5m2_to_f32_one(x)
 #define CODES_TO_F32(x) e5m2_to_f32_lanes(x)
-#elif KV_FORMAT == KV_E2M1
+#elif CODES_E2M1
 #define CODE_TO_F32(x) e2m1_to_f32_one(x)
 #define CODES_TO_F32(x) e2m1_to_f32_lanes(x)
 #endif
