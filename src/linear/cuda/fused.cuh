@@ -196,17 +196,16 @@ class FusedLoader {
       walk.advance(p_, tokens);
       ask(walk);
       if (at.round > 0) ptx::mbarrier_wait(b_.empty(at.entry), (at.round + 1) & 1);
-      const int k_head = b_.head / p_.heads_per_k;
       const u32 k = b_.stage(at.entry), barrier = b_.full(at.entry);
       if (by_tma(maps_, tokens)) {
         if (token == 0) {
           expect_bytes(barrier, C::kStageBytes);
-          load_head<C>(k, maps_->k, barrier, row, k_head);
-          load_head<C>(k + C::kQ, maps_->q, barrier, row, k_head);
+          load_head<C>(k, maps_->k, barrier, row, k_head_);
+          load_head<C>(k + C::kQ, maps_->q, barrier, row, k_head_);
         }
       } else {
-        copy_head<C>(k, p_.k, row, k_head, tokens);
-        copy_head<C>(k + C::kQ, p_.q, row, k_head, tokens);
+        copy_head<C>(k, p_.k, row, k_head_, tokens);
+        copy_head<C>(k + C::kQ, p_.q, row, k_head_, tokens);
         ptx::cp_async_commit();
         ptx::cp_async_wait<0>();
         ptx::fence_proxy_async();
@@ -220,6 +219,7 @@ class FusedLoader {
   }
   // Of a head: what its decays are made from beside their tokens' part.
   WW_DEVICE void take_head() {
+    k_head_ = b_.head / p_.heads_per_k;
     slope_ = bias_ = 0;
     if (!p_.has_gates) return;
     slope_ = -expf(p_.gates.a_log[b_.head]);
@@ -246,6 +246,7 @@ class FusedLoader {
   FusedBlock<C> b_;
   const LinearParams& p_;
   const ScanMaps* const maps_;
+  int k_head_ = 0;
   float slope_ = 0, bias_ = 0;
   GateBits gates_[2];
 };
@@ -283,8 +284,8 @@ class FusedFactors {
       const int tokens = walk.length(p_), row = b_.first + walk.position;
       walk.advance(p_, tokens);
       ptx::mbarrier_wait(b_.full(at.entry), at.round & 1);
-      const u32 q = b_.stage(at.entry) + C::kQ;
-      const float squares[2] = {squares_of(q, lane_), squares_of(q, lane_ + 32)};
+      float squares[2];
+      squares_of(squares, b_.stage(at.entry) + C::kQ, lane_);
       ptx::mbarrier_wait(b_.known(at.entry), at.round & 1);
       FusedTokens& t = b_.tokens(at.entry);
 #pragma unroll
@@ -323,23 +324,30 @@ class FusedFactors {
       walk.advance(p_, tokens);
       ptx::mbarrier_wait(b_.full(at.entry), at.round & 1);
       FusedTokens& t = b_.tokens(at.entry);
-      const float squares = squares_of(b_.stage(at.entry), i_);
-      put_factors(t, {t.beta[i_], t.log2_decay[i_], squares}, i_ < tokens);
+      float squares[1];
+      squares_of(squares, b_.stage(at.entry), i_);
+      put_factors(t, {t.beta[i_], t.log2_decay[i_], squares[0]}, i_ < tokens);
       b_.arrive(b_.known(at.entry));
     }
   }
-  // The sum of a row's squares. Not by tensor cores: short products one after another would wait there for the other groups' long
-  // ones each time.
-  WW_DEVICE float squares_of(u32 tile, int row) const {
-    float even = 0, odd = 0;
-#pragma unroll 4
+  // Sums of squares, of rows 32 apart. Not by tensor cores: short products one after another would wait there for the other groups'
+  // long ones each time.
+  template <int kRows>
+  WW_DEVICE void squares_of(float (&sums)[kRows], u32 tile, int row) const {
+    [[maybe_unused]] constexpr int kUnroll = 2 / kRows;
+    float even[kRows] = {}, odd[kRows] = {};
+#pragma unroll kUnroll
     for (int piece = 0; piece < C::kDim / 8; ++piece) {
-      u32 w[4];
-      ptx::load_shared_16(w, tile + piece_offset(row, piece));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) even += E::low(w[i]) * E::low(w[i]), odd += E::high(w[i]) * E::high(w[i]);
+      for (int r = 0; r < kRows; ++r) {
+        u32 w[4];
+        ptx::load_shared_16(w, tile + piece_offset(row, piece) + 32 * 128 * r);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) even[r] += E::low(w[i]) * E::low(w[i]), odd[r] += E::high(w[i]) * E::high(w[i]);
+      }
     }
-    return even + odd;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) sums[r] = even[r] + odd[r];
   }
   WW_DEVICE float norm_of(float squares, bool there) const {
     if (!there) return 0;

@@ -303,27 +303,30 @@ class FusedPrepare {
   }
   WW_DEVICE void put_p(const OfP& f, u32 tile) const {
     const bool even = lane_ / 4 <= column_, odd = lane_ / 4 <= column_ + 1;
+    // Matrices of 8 x 8 in w: tokens i by halves, of both eights of tokens j.
+    const u32 to = tile + (lane_ / 16 * 8 + lane_ % 8) * 128 + ((2 * warp_ + lane_ / 8 % 2) ^ lane_ % 8) * 16;
+    float own[8] = {};
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
-      if (block < warp_) continue;
       const float* const d = &products_[8 * block];
-      u32 w[4];
       if (block == warp_) {
-        w[0] = E::pack(even ? d[0] * f.first.x : 0.0f, odd ? d[1] * f.first.y : 0.0f), w[1] = 0;
-        w[2] = E::pack(d[4] * f.last[0].x, d[5] * f.last[0].y);
-        w[3] = E::pack(even ? d[6] * f.last[1].x : 0.0f, odd ? d[7] * f.last[1].y : 0.0f);
-      } else if (block > 0) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) own[i] = d[i];
+      } else if (block > 0 && block > warp_) {
+        u32 w[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float2 column = f.columns[2 * block - 2 + i / 2];
           const float row = f.far[block - 1][i % 2];
           w[i] = E::pack(d[2 * i] * (column.x * row), d[2 * i + 1] * (column.y * row));
         }
+        ptx::stmatrix_x4_trans(to + 16 * 128 * block, w);
       }
-      // Matrices of 8 x 8 in w: tokens i by halves, of both eights of tokens j.
-      const int i = 16 * block + lane_ / 16 * 8 + lane_ % 8;
-      ptx::stmatrix_x4_trans(tile + i * 128 + ((2 * warp_ + lane_ / 8 % 2) ^ lane_ % 8) * 16, w);
     }
+    const u32 w[4] = {E::pack(even ? own[0] * f.first.x : 0.0f, odd ? own[1] * f.first.y : 0.0f), 0,
+                      E::pack(own[4] * f.last[0].x, own[5] * f.last[0].y),
+                      E::pack(even ? own[6] * f.last[1].x : 0.0f, odd ? own[7] * f.last[1].y : 0.0f)};
+    ptx::stmatrix_x4_trans(to + 16 * 128 * warp_, w);
   }
 
   FusedBlock<C> b_;
