@@ -6,10 +6,14 @@ namespace warpweave::linear {
 namespace {
 
 constexpr int64_t kAlign = 256;
-// Of a prompt in segments: few in the first, before whose scan nothing else runs; then as many more as one scan hides.
-constexpr int kFirstSegmentTokens = 1024, kMostSegmentTokens = 4096;
-// From here on segments pay (H200, 32 v heads, 128 x 128): KDA's chunks take longer to prepare, on all of the device.
-constexpr int kLeastTokensGdn = 8192, kLeastTokensKda = 32768;
+// Tokens from which on a prompt is cut into segments (H200, 32 v heads, 128 x 128), of its first one, before whose scan nothing else
+// runs, and of one at most. A segment has half as many again as the one before. KDA's chunks take longer to prepare, on all of the device.
+struct SegmentRule {
+  int least, first, most;
+};
+constexpr SegmentRule kSegmentsOfGdn = {8192, 1024, 16384}, kSegmentsOfKda = {32768, 2048, 16384};
+SegmentRule segment_rule(const LinearParams& p) { return p.decay_channels > 1 ? kSegmentsOfKda : kSegmentsOfGdn; }
+
 // One launch: what it takes at any number of requests, and what share of its blocks' time has to be of use (H200, 2 to 32 v heads).
 constexpr int kMostTokensOneLaunch = 256;
 constexpr double kLeastShareOneLaunch = 0.8;
@@ -267,7 +271,7 @@ bool ChunkedLinearKernel::one_launch(const LinearParams& p, const ScanShape& sha
 bool ChunkedLinearKernel::in_segments(const LinearParams& p, const ScanShape& shape) const {
   const LinearAttnBatch& batch = p.batch;
   if (batch.num_requests != 1 || !p.writes_state) return false;
-  const int least = std::min(p.decay_channels > 1 ? kLeastTokensKda : kLeastTokensGdn, device_->least_segmented_tokens());
+  const int least = std::min(segment_rule(p).least, device_->least_segmented_tokens());
   // chunk_prepare counts the chunks of a segment from row 0, so the request has to begin in the first of them.
   const bool begins_at_once = batch.num_tokens - batch.max_q_tokens < kChunk;
   const int blocks = p.v_heads * ((p.v_dim + 64 * shape.groups - 1) / (64 * shape.groups));
@@ -276,8 +280,9 @@ bool ChunkedLinearKernel::in_segments(const LinearParams& p, const ScanShape& sh
 
 void ChunkedLinearKernel::segments(LinearParams& p, DType element, const ScanShape& shape, void* stream) {
   const int tokens = p.batch.max_q_tokens;
-  int size = kFirstSegmentTokens;
-  for (int begin = 0; begin < tokens; begin += size, size = std::min(kMostSegmentTokens, size * 3 / 2 / kChunk * kChunk)) {
+  const SegmentRule rule = segment_rule(p);
+  int size = rule.first;
+  for (int begin = 0; begin < tokens; begin += size, size = std::min(rule.most, size * 3 / 2 / kChunk * kChunk)) {
     const int end = std::min(tokens, begin + size);
     p.work.segment = {p.work.segment.index + 1, begin, end, end == tokens};
     p.work.grid_chunks = (end - begin) / kChunk + 1;
