@@ -1,10 +1,10 @@
 // Kernels of linear attention beside their floors: microseconds of a call, gates and l2norm within, on one GPU.
 //
-//   linear_bench [random N [SEED] | rows FILE] [tile] [prepare | scan | decode | invariant]    default: fixed shapes, the wgmma kernels
+//   linear_bench [random N [SEED] | rows FILE] [tile] [norm] [prepare | scan | decode | invariant]    default: fixed shapes, the wgmma kernels
 //
 // rows: a line of FILE a row, as in "gdn extend 16 32 128 128 8 4096 f32": heads and dims of k and v, requests, tokens of each, state.
-// prepare, scan: of prompts only that kernel runs, in one launch, to see where their time goes. decode: only its rows. invariant: prompts
-// in the form that does not depend on the batch.
+// norm: outputs are normed and gated, as in a layer. prepare, scan: of prompts only that kernel runs, in one launch, to see where their
+// time goes. decode: only its rows. invariant: prompts in the form that does not depend on the batch.
 // Floors: bytes (q, k, v, out, states, each once) at 4.3 TB/s; GEMMs of the chunk form, 11 MFLOP a chunk of 64 tokens and head
 // of 128 x 128, at 600 TFLOP/s. Every launch of a decode row has slots of its own, so that states come from memory.
 #include <cctype>
@@ -62,7 +62,7 @@ struct Row {
   int requests = 1, tokens = 1;
   LinearAttnPhase phase = LinearAttnPhase::extend;
   DType state = DType::f32;
-  bool any_form = true;
+  bool any_form = true, norm = false;
 };
 
 double measure(LinearAttnKernelBase& kernel, const Row& row, cudaStream_t stream) {
@@ -75,6 +75,15 @@ double measure(LinearAttnKernelBase& kernel, const Row& row, cudaStream_t stream
   LinearAttnCall call = random.call;
   call.stream = stream;
   call.any_form = row.any_form;
+  LinearAttnNorm norm;
+  if (row.norm) {
+    std::mt19937 values(7);
+    const std::vector<float> ones(row.v_dim, 1.0f);
+    norm.z = random_rows(random.memory, int64_t{row.requests} * row.tokens, row.v_heads, row.v_dim, values);
+    norm.weight = random.memory.copy(ones.data(), ones.size());
+    norm.eps = 1e-6f;
+    call.norm = &norm;
+  }
   std::vector<int32_t> parents;  // a binary tree
   if (decodes) random.batch.q_indptr = nullptr;
   if (row.phase == LinearAttnPhase::target_verify) {
@@ -168,13 +177,14 @@ std::vector<Row> rows_of_file(const std::string& path) {
 
 int main(int argc, char** argv) {
   std::vector<Row> rows;
-  bool wgmma = true, any_form = true;
+  bool wgmma = true, any_form = true, norm = false;
   std::string_view part;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "tile") wgmma = false;
     if (argument == "prepare" || argument == "scan" || argument == "decode") part = argument;
     if (argument == "invariant") any_form = false;
+    if (argument == "norm") norm = true;
     if (argument == "rows" && i + 1 < argc) rows = rows_of_file(argv[i + 1]);
     if (argument != "random" || i + 1 >= argc) continue;
     const bool seeded = i + 2 < argc && std::isdigit(static_cast<unsigned char>(*argv[i + 2])) != 0;
@@ -184,6 +194,7 @@ int main(int argc, char** argv) {
     for (int n = std::stoi(argv[i + 1]); n > 0; --n) rows.push_back(random_row(random));
   }
   if (rows.empty()) rows = fixed_rows();
+  for (Row& row : rows) row.norm = norm;
   for (Row& row : rows) row.any_form = any_form && part != "prepare" && part != "scan";
   if (!part.empty()) {
     std::erase_if(rows, [&](const Row& row) { return (row.phase == LinearAttnPhase::decode) != (part == "decode"); });
