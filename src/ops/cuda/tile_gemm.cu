@@ -12,7 +12,7 @@
 #include "device/cuda/ptx.h"
 #include "device/cuda/tensor_map.h"
 #include "device/cuda/wgmma_wide.h"
-#include "ops/cuda/activation.cuh"
+#include "ops/cuda/activate_all.cuh"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/gemm_ring.cuh"
 #include "ops/cuda/launch.cuh"
@@ -143,18 +143,6 @@ __device__ __forceinline__ void multiply(u32 stage, int group, bool first, Sums<
   ptx::wgmma_commit();
 }
 
-// The activations of gates and ups, in the lower half of `sum`: all of them, so that none waits for another.
-template <class C>
-__device__ __forceinline__ void activate_all(GluActivation activation, Sums<C>& sum) {
-  const auto with = [&]<GluActivation kActivation>() {
-#pragma unroll
-    for (int i = 0; i < C::kTile / 4; ++i) sum[i] = activate<kActivation>(sum[i], sum[i + C::kTile / 4]);
-  };
-  if (activation == GluActivation::silu) return with.template operator()<GluActivation::silu>();
-  if (activation == GluActivation::gelu_tanh) return with.template operator()<GluActivation::gelu_tanh>();
-  with.template operator()<GluActivation::swiglu_oai>();
-}
-
 // The tile's columns of y, through shared memory at `staging`: rows are written whole, and no thread waits for them.
 // put(address, two neighbours).
 template <class C, int kElementBytes, class Put>
@@ -230,7 +218,7 @@ __global__ void __launch_bounds__(kThreads, 1) tile_gemm_kernel(const __grid_con
     ptx::wgmma_wait<0>();
     release(used);
     if constexpr (C::kGlu) {
-      activate_all<C>(a.glu, sum);
+      activate_all<C::kTile / 4>(a.glu, sum, sum + C::kTile / 4);
       ptx::bulk_wait_read();  // of the tile before
       __syncwarp();
     } else {
