@@ -461,8 +461,9 @@ void Scheduler::release_pages(Request& request) {
     tree_.unlock(request.node);
     request.node = nullptr;
   }
-  for (const int32_t page : request.pages) {
-    if (page != kNoPage) pool_.unref(page);
+  // From the last on: the pool hands them out the other way round, so that the next request's follow each other, too.
+  for (auto page = request.pages.rbegin(); page != request.pages.rend(); ++page) {
+    if (*page != kNoPage) pool_.unref(*page);
   }
   if (states_) release_state(request);
   request.pages.clear();
