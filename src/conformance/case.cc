@@ -92,6 +92,8 @@ void set(Case& c, const std::string& key, const std::string& value, const std::s
     c.gap = std::stoi(value);
   } else if (key == "far") {
     c.far = value == "1";
+  } else if (key == "in_order") {
+    c.in_order = std::stoi(value);
   } else {
     fail(where, "unknown key " + key);
   }

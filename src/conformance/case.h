@@ -2,7 +2,7 @@
 //   name reqs=Q:KV,Q:KVx3 heads=8/2 d=64 [dv=32] [page=16] [kv=f32,bf16,f16,fp8_e4m3,...]
 //        [mode=extend|decode] [window=N] [right=N] [softcap=X] [sinks=1] [causal=0] [tree=chain|full|random]
 //        [dual=N] [latent=RANK+ROPE] [data=normal|descending|ascending|constant|biased] [shared=N] [scales=none]
-//        [gap=N] [far=1]
+//        [gap=N] [far=1] [in_order=N]
 // `Q:KVxN` repeats a request N times. kv: without it, every format that can block the head dims.
 // dual: dual chunk attention in chunks of N tokens. causal=0: every row sees all of its request, or with right=N up to
 // N tokens after its own.
@@ -11,6 +11,7 @@
 // too. shared: the first N tokens of all requests are the same, and so are the full pages they fill.
 // scales: fp8 and fp4 pools have random head scales; none: they have no head scales.
 // gap: unused elements between tokens, heads and rows. far: pages lie more than 2^31 elements apart.
+// in_order: pages lie one behind the other, but for two neighbours of every N, which are exchanged; else shuffled.
 #pragma once
 
 #include <ostream>
@@ -47,6 +48,7 @@ struct Case {
   bool head_scales = true;
   int gap = 0;
   bool far = false;
+  int in_order = 0;
 };
 
 // Test reports show a case by its name.

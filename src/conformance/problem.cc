@@ -61,7 +61,7 @@ Problem::Problem(const Case& c, KvFormat kv_format, uint64_t seed, int page_size
   if (c.dual_chunk_len > 0) make_query_forms(seed);
 }
 
-// Pages in random order, with a free page after every used one on average.
+// Pages in random order, with a free page after every used one on average, or in order.
 void Problem::place_pages(uint64_t seed) {
   std::vector<int> pages_of;
   for (const Case::Request& r : case_.requests) {
@@ -72,7 +72,12 @@ void Problem::place_pages(uint64_t seed) {
   num_pages_ = case_.far ? used + 1 : 2 * used + 1;
   std::vector<int32_t> ids(num_pages_);
   std::iota(ids.begin(), ids.end(), 0);
-  std::shuffle(ids.begin(), ids.end(), std::mt19937_64(seed ^ 0x9a9e));
+  if (case_.in_order > 0) {
+    const auto step = static_cast<size_t>(case_.in_order);
+    for (size_t i = step; i < ids.size(); i += step) std::swap(ids[i - 1], ids[i]);
+  } else {
+    std::shuffle(ids.begin(), ids.end(), std::mt19937_64(seed ^ 0x9a9e));
+  }
   page_table_.assign(case_.requests.size() * page_table_stride_, kNowhere);
   size_t next = 0;
   for (size_t r = 0; r < pages_of.size(); ++r) {

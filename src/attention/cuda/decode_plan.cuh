@@ -44,8 +44,8 @@ __device__ long long count_runs(long long total, const PairLengths& of, int num_
   return pairs * ((longest + piece - 1) / piece);
 }
 
-// The line of `total` tiles cut into `runs`: of one length, or, where there are `begins`, at these; an empty run's is
-// the next one's.
+// The line of `total` tiles cut into `runs`: of one length (earlier ones have the tile more, since a pair's last tiles
+// are the newest tokens', which take longer), or, where there are `begins`, at these; an empty run's is the next one's.
 struct Cut {
   long long total;
   int runs;
@@ -53,10 +53,10 @@ struct Cut {
 
   __device__ long long begin(int run) const {
     if (run == runs) return total;
-    return begins == nullptr ? run * total / runs : begins[run];
+    return begins == nullptr ? (run * total + runs - 1) / runs : begins[run];
   }
   __device__ int run_of(long long tile) const {
-    if (begins == nullptr) return static_cast<int>(((tile + 1) * runs - 1) / total);
+    if (begins == nullptr) return static_cast<int>(tile * runs / total);
     int low = 0, high = runs - 1;  // the last run that begins at `tile` or before
     while (low < high) {
       const int middle = (low + high + 1) / 2;

@@ -72,7 +72,7 @@ ShortLayout sm90_short_layout(const KernelShape& shape, const AttentionParams& p
   if (favours_decode(p, rows, num_sms) || !favours_short(p, rows, num_sms)) return {};
   const bool low = rows <= 64 && shape.head_dim != 256;
   const int consumers = low ? 1 : 2;
-  const ShortLayout layout = {64 * consumers, low ? 2 : 1, short_tile_tokens(shape.head_dim, consumers, !gathers(p))};
+  const ShortLayout layout = {64 * consumers, low ? 2 : 1, short_tile_tokens(shape.head_dim, consumers)};
   return short_kernel(shape, layout.tile_rows, p) != nullptr ? layout : ShortLayout{};
 }
 

@@ -53,16 +53,16 @@ struct ShortSight {
 template <class C>
 class Sm90ShortConsumer {
  public:
-  WW_DEVICE Sm90ShortConsumer(const AttentionParams& p, const SplitWork& work, const Sm90ShortShared<C>& shared,
-                              int group)
-      : p_(p), work_(work), shared_(shared), cursor_(shared.cursors[group]), group_(group),
-        scale_log2_(p.softcap > 0 ? kLog2e : p.scale * kLog2e), threshold_(C::kRescaleThreshold / scale_log2_) {
-    if (thread() == 0) cursor_.run.begin(work, blockIdx.x);
+  WW_DEVICE Sm90ShortConsumer(const ShortCall& call, const Sm90ShortShared<C>& shared, int group)
+      : p_(call.p), work_(call.work), launch_(call.launch), shared_(shared), cursor_(shared.cursors[group]),
+        group_(group), scale_log2_(p_.softcap > 0 ? kLog2e : p_.scale * kLog2e),
+        threshold_(__fdividef(C::kRescaleThreshold, scale_log2_)) {
+    if (thread() == 0) cursor_.run.begin(work_, blockIdx.x);
   }
 
   WW_DEVICE void run() {
     while (next_segment()) {
-      const ShortUnit<C> unit(p_, work_, cursor_.segment.unit, cursor_.segment.q_len);
+      const ShortUnit<C> unit(launch_, cursor_.segment.unit, cursor_.segment.q_len);
       ptx::grid_dependency_wait();
       const int rows = min(64, unit.rows - group_ * 64);
       if (rows > 0) {
@@ -111,12 +111,15 @@ class Sm90ShortConsumer {
   WW_DEVICE void merge_pieces() const {
     const DecodeWorker& run = work_.workers[blockIdx.x];
     if (run.num_tiles == 0) return;
-    const ShortMerge<C> merge(p_, work_, group_);
-    if (run.tile > 0) merge.run({run.q_begin, run.q_len, run.head, run.first_pair_begin, run.first_pair_end});
+    const ShortMerge<C> merge({p_, work_, launch_}, group_);
     const SplitSegment& last = cursor_.segment;  // but for its tile_end
     const int own = static_cast<int>(blockIdx.x);
-    if (last.tile_begin == 0 && run.last_pair_end > own) {
-      merge.run({last.q_begin, last.q_len, last.unit, own, run.last_pair_end});
+    const bool has_first = run.tile > 0, has_last = last.tile_begin == 0 && run.last_pair_end > own;
+#pragma unroll 1
+    for (int turn = has_first ? 0 : 1; turn < (has_last ? 2 : 1); ++turn) {
+      typename ShortMerge<C>::Cut cut = {run.q_begin, run.q_len, run.head, run.first_pair_begin, run.first_pair_end};
+      if (turn == 1) cut = {last.q_begin, last.q_len, last.unit, own, run.last_pair_end};
+      merge.run(cut);
     }
   }
 
@@ -144,30 +147,41 @@ class Sm90ShortConsumer {
     }
   }
 
-  // S of the next tile is multiplied before O of this one, so that its softmax overlaps O's WGMMAs.
+  // S of the next tile is multiplied before O of this one, so that its softmax overlaps O's WGMMAs. The first turn,
+  // which has no O, multiplies some for nothing: code of its own would be fetched, in a served step, to run once.
   WW_DEVICE void attend(const ShortUnit<C>& unit) {
     float s[kScores];
     ptx::u32 probability[C::kTokens / 16][4];
     load_queries(unit);
-    begin_rows();
-    multiply_qk(s, ring_);
-    ptx::wgmma_wait<0>();
-    fence_registers(s);
-    release(ring_, kShortKeys);
-    find_probabilities(unit, tile_, s);
-    pack_probabilities<E>(s, probability);
-    while (tile_ < tile_end_ - 1) {
-      multiply_qk(s, ring_.next());
-      start_out(probability);
+    softmax_.begin();
+    Ring keys = ring_;
+    int turn = 0;
+    const int turns = tile_end_ - tile_;
+#pragma unroll 1
+    do {
+      asm volatile("" : "+r"(turn));  // the first turn is no copy of the code
+      multiply_qk(s, keys);
+      if (turn > 0) wait_full(ring_, kShortValues);
+      start_out(probability, turn);
       ptx::wgmma_wait<1>();
       fence_registers(s);
-      release(ring_.next(), kShortKeys);
-      find_probabilities(unit, tile_ + 1, s);
-      finish_out();
+      release(keys, kShortKeys);
+      keys.advance();
+      find_probabilities(unit, tile_ + (turn > 0 ? 1 : 0), s);
+      ptx::wgmma_wait<0>();
+      fence_registers(out_);
+      if (turn > 0) {
+        leave_tile();
+        if (softmax_.moved) rescale();
+      }
       pack_probabilities<E>(s, probability);
-    }
-    start_out(probability);
-    finish_out();
+    } while (++turn < turns);
+    wait_full(ring_, kShortValues);
+    clear_tail();
+    start_out(probability, turns);
+    ptx::wgmma_wait<0>();
+    fence_registers(out_);
+    leave_tile();
     finish_rows(unit);
   }
 
@@ -175,10 +189,10 @@ class Sm90ShortConsumer {
   WW_DEVICE void load_queries(const ShortUnit<C>& unit) {
     const SplitSegment& segment = cursor_.segment;
     const int piece = thread() % 8;
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < 4; ++i) {
       const int local = i * 16 + thread() / 8, in_unit = group_ * 64 + local, row = unit.first_row + in_unit;
-      const int query = row / p_.group;
+      const int query = launch_.group.divide(row);
       const bool has = in_unit < unit.rows;
       const char* from = static_cast<const char*>(p_.q);
       if (has) {
@@ -198,12 +212,6 @@ class Sm90ShortConsumer {
     meet();
   }
 
-  WW_DEVICE void begin_rows() {
-#pragma unroll
-    for (int i = 0; i < kOut; ++i) out_[i] = 0;
-    softmax_.begin();
-  }
-
   WW_DEVICE void multiply_qk(float (&s)[kScores], const Ring& ring) const {
     wait_full(ring, kShortKeys);
     const ptx::u32 q = uniform(ptx::wgmma_descriptor(shared_.query(group_), 16));
@@ -218,22 +226,17 @@ class Sm90ShortConsumer {
     ptx::wgmma_commit();
   }
 
-  // O of the tile.
-  WW_DEVICE void start_out(const ptx::u32 (&probability)[C::kTokens / 16][4]) {
-    wait_full(ring_, kShortValues);
-    if (softmax_.moved) rescale();
-    clear_tail();
+  // O of the tile: of the segment's first, in turn 1, without what the registers hold.
+  WW_DEVICE void start_out(const ptx::u32 (&probability)[C::kTokens / 16][4], int turn) {
     const ptx::u32 v = uniform(ptx::wgmma_descriptor(shared_.tile(ring_.stage, kShortValues), C::kColumnBytes));
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < C::kTokens / 16; ++step) {
-      Pv::pv(out_, probability[step], ptx::wgmma_advance(v, step * 16 * 128), 1);
+      Pv::pv(out_, probability[step], ptx::wgmma_advance(v, step * 16 * 128), step > 0 || turn > 1);
     }
     ptx::wgmma_commit();
   }
-  WW_DEVICE void finish_out() {
-    ptx::wgmma_wait<0>();
-    fence_registers(out_);
+  WW_DEVICE void leave_tile() {
     release(ring_, kShortValues);
     ring_.advance();
     ++tile_;
@@ -243,11 +246,10 @@ class Sm90ShortConsumer {
     for (int i = 0; i < kOut; ++i) out_[i] *= softmax_.factor[i / 2 % 2];
   }
 
-  // Zeroes V's rows past the last token: NaN there would survive a zero probability. Both warpgroups write the same
-  // zeros, each before its own WGMMA.
+  // Zeroes V's rows past the last token, of the segment's last tile: NaN there would survive a zero probability. Both
+  // warpgroups write the same zeros, each before its own WGMMA.
   WW_DEVICE void clear_tail() const {
     if constexpr (!C::kBoxes) return;  // zeros were copied
-    if (tile_ < tile_end_ - 1) return;
     const int first = cursor_.segment.kv_len - first_token_ - tile_ * C::kTokens;
     if (first >= C::kTokens) return;
     const ptx::u32 v = shared_.tile(ring_.stage, kShortValues);
@@ -262,37 +264,44 @@ class Sm90ShortConsumer {
   // Most tiles are seen whole by all 64 rows.
   WW_DEVICE bool seen_whole(const ShortUnit<C>& unit, int begin) const {
     const SplitSegment& s = cursor_.segment;
-    const int first_query = (unit.first_row + group_ * 64) / p_.group;
+    const int first_query = launch_.group.divide(unit.first_row + group_ * 64);
     const int first = s.kv_len - s.q_len + (p_.tree_mask != nullptr ? -1 : first_query);  // position of what sees least
     const int end = p_.causal || p_.tree_mask != nullptr ? first + 1 : s.kv_len;
     const int last = p_.tree_mask != nullptr
                          ? s.kv_len
-                         : min(s.kv_len - s.q_len + (unit.first_row + group_ * 64 + 63) / p_.group, s.kv_len - 1);
+                         : min(s.kv_len - s.q_len + launch_.group.divide(unit.first_row + group_ * 64 + 63),
+                               s.kv_len - 1);
     return begin + C::kTokens <= end && (p_.window_left < 0 || begin >= last - p_.window_left);
   }
 
   WW_DEVICE void mask(const ShortUnit<C>& unit, int tile, float (&s)[kScores]) const {
     if (p_.softcap > 0) {
-      const float inner = p_.scale / p_.softcap;
+      const float inner = __fdividef(p_.scale, p_.softcap);
 #pragma unroll
       for (int i = 0; i < kScores; ++i) s[i] = p_.softcap * ptx::tanh_approx(s[i] * inner);
     }
     const SplitSegment& segment = cursor_.segment;
     const int begin = first_token_ + tile * C::kTokens;
     if (seen_whole(unit, begin)) return;
-    const int column = static_cast<int>(threadIdx.x) % 4 * 2;
+    // Of the words of 32 tokens that four lanes need of their two rows each finds a fourth.
+    constexpr int kWords = C::kTokens / 32;
+    const int lane = static_cast<int>(threadIdx.x) % 4;
+    uint32_t found[kWords / 2];
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
+    for (int i = 0; i < kWords / 2; ++i) {
+      const int own = i * 4 + lane;
       // Rows that the request does not have see what its last one does.
-      const int query = (unit.first_row + row_of(row)) / p_.group;
+      const int query = launch_.group.divide(unit.first_row + row_of(own / kWords));
       const ShortSight sight(p_, segment, max(min(query, segment.q_len - 1), 0));
+      found[i] = sight.seen(begin + own % kWords * 32);
+    }
 #pragma unroll
-      for (int word = 0; word < C::kTokens / 32; ++word) {
-        const uint32_t bits = sight.seen(begin + word * 32) >> column;
+    for (int word = 0; word < 2 * kWords; ++word) {
+      const uint32_t bits = __shfl_sync(~0u, found[word / 4], word % 4, 4) >> lane * 2;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {  // two columns of every eight are this thread's
-          if ((bits >> (i / 2 * 8 + i % 2) & 1) == 0) s[word * 16 + i / 2 * 4 + row * 2 + i % 2] = -INFINITY;
-        }
+      for (int i = 0; i < 8; ++i) {  // two columns of every eight are this thread's
+        float& x = s[word % kWords * 16 + i / 2 * 4 + word / kWords * 2 + i % 2];
+        if ((bits >> (i / 2 * 8 + i % 2) & 1) == 0) x = -INFINITY;
       }
     }
   }
@@ -302,29 +311,25 @@ class Sm90ShortConsumer {
     softmax_.turn_into_probabilities(s, scale_log2_, threshold_);
   }
 
+  // Of a row (i of the thread's two), for all of its threads.
+  WW_DEVICE float sum_of_row(int i) const {
+    float sum = softmax_.sum[i];
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    return sum + __shfl_xor_sync(~0u, sum, 2);
+  }
+
   WW_DEVICE void finish_rows(const ShortUnit<C>& unit) {
     const SplitSegment segment = cursor_.segment;
-    float scale[2] = {0, 0};
+    if (!segment.whole()) return finish_piece(segment, unit);
+    float scale[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      float sum = softmax_.sum[i];
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
+      float sum = sum_of_row(i);
       const bool empty = softmax_.maximum[i] == RowSoftmax::kNone;
       float top = empty ? -INFINITY : softmax_.maximum[i] * scale_log2_;
-      const int row = unit.first_row + row_of(i), query = row / p_.group,
+      const int row = unit.first_row + row_of(i), query = launch_.group.divide(row),
                 head = unit.kv_head * p_.group + row - query * p_.group;
       const bool has = row_of(i) < unit.rows;
-      if (!segment.whole()) {
-        const int exponent = divide_row(i);
-        top += static_cast<float>(exponent);
-        sum *= power_of_two(-exponent);
-        const int64_t at = static_cast<int64_t>(segment.slot(blockIdx.x)) * C::kTileRows + row_of(i);
-        if (threadIdx.x % 4 == 0) {
-          __stcg(reinterpret_cast<float2*>(work_.partial_max_sum) + at, make_float2(top, empty ? 0.0f : sum));
-        }
-        continue;
-      }
       scale[i] = empty ? 0.0f : 1.0f;
       if (p_.sinks != nullptr && !empty && has) {
         const float sink = p_.sinks[head] * kLog2e, higher = fmaxf(top, sink);
@@ -338,10 +343,26 @@ class Sm90ShortConsumer {
             empty ? -INFINITY : (top + ptx::log2_approx(sum)) * kLn2;
       }
     }
-    if (segment.whole()) return write(segment, unit, scale);
+    write(segment, unit, scale);
+  }
+
+  // The rows of a cut unit.
+  WW_DEVICE void finish_piece(const SplitSegment& segment, const ShortUnit<C>& unit) {
+    const int64_t first_row = static_cast<int64_t>(segment.slot(blockIdx.x)) * C::kTileRows;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float sum = sum_of_row(i);
+      const bool empty = softmax_.maximum[i] == RowSoftmax::kNone;
+      const int exponent = divide_row(i);
+      const float top = empty ? -INFINITY : softmax_.maximum[i] * scale_log2_ + static_cast<float>(exponent);
+      if (threadIdx.x % 4 == 0) {
+        __stcg(reinterpret_cast<float2*>(work_.partial_max_sum) + first_row + row_of(i),
+               make_float2(top, empty ? 0.0f : sum * power_of_two(-exponent)));
+      }
+    }
     write_piece(segment, unit);
     const int first = segment.tile_begin == 0 ? blockIdx.x : work_.workers[blockIdx.x].first_pair_begin;
-    ShortMerge<C>(p_, work_, group_).arrive(first);
+    ShortMerge<C>({p_, work_, launch_}, group_).arrive(first);
   }
 
   static WW_DEVICE float power_of_two(int exponent) {
@@ -372,7 +393,7 @@ class Sm90ShortConsumer {
   WW_DEVICE void write(const SplitSegment& segment, const ShortUnit<C>& unit, const float (&scale)[2]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int row = unit.first_row + row_of(i), query = row / p_.group,
+      const int row = unit.first_row + row_of(i), query = launch_.group.divide(row),
                 head = unit.kv_head * p_.group + row - query * p_.group;
       char* out = static_cast<char*>(p_.out) + ((static_cast<int64_t>(segment.q_begin) + query) * p_.out_token_stride +
                                                 static_cast<int64_t>(head) * C::kDim) * 2;
@@ -393,6 +414,7 @@ class Sm90ShortConsumer {
 
   const AttentionParams& p_;
   const SplitWork& work_;
+  const ShortLaunch& launch_;
   const Sm90ShortShared<C>& shared_;
   SplitCursor<C::kTokens>& cursor_;
   const int group_;

@@ -8,36 +8,43 @@
 
 namespace warpweave::cuda {
 
+// Of a pool seen as one page: more than any has.
+inline constexpr int kPoolTokens = 1 << 28;
+
 template <class C>
 cudaError_t launch_sm90_short(const AttentionParams& p, const SplitWork& work, cudaStream_t stream) {
   static SharedMemoryLimit limit;
   if (const cudaError_t error = limit.raise(sm90_short<C>, C::kSmemBytes); error != cudaSuccess) return error;
   Sm90ShortMaps maps{};
-  const int box_tokens = box_tokens_of(p.page_size, C::kPaired ? C::kTokens / 2 : C::kTokens);
-  if constexpr (C::kBoxes) {
-    cudaError_t error = make_pool_map(&maps.k, p.k, p, C::kDim, box_tokens);
-    if (error == cudaSuccess) error = make_pool_map(&maps.v, p.v, p, C::kDim, box_tokens);
-    if (error != cudaSuccess) return error;
-  }
+  constexpr int kOwnTokens = C::kPaired ? C::kTokens / 2 : C::kTokens;
+  const ShortLaunch launch = {.box_tokens = C::kBoxes ? box_tokens_of(p.page_size, kOwnTokens) : kOwnTokens,
+                              .group = Divisor(p.group),
+                              .row_tiles = Divisor(work.units / p.num_kv_heads),
+                              .lockstep = Divisor(work.lockstep)};
+  AttentionParams pool = p;
+  if (!C::kBoxes) pool.page_size = kPoolTokens;
+  cudaError_t error = make_pool_map(&maps.k, p.k, pool, C::kDim, launch.box_tokens);
+  if (error == cudaSuccess) error = make_pool_map(&maps.v, p.v, pool, C::kDim, launch.box_tokens);
+  if (error != cudaSuccess) return error;
   const LaunchShape shape = {.grid = static_cast<unsigned>(work.num_workers), .block = C::kThreads,
                              .shared_bytes = C::kSmemBytes, .stream = stream, .cluster = C::kPaired ? 2u : 1u};
-  return launch_kernel(shape, true, sm90_short<C>, p, maps, work, box_tokens);
+  return launch_kernel(shape, true, sm90_short<C>, p, maps, work, launch);
 }
 
 // Where each kv head's row tiles go in pairs, each KV tile is read from the L2 once for both.
-template <class Element, int kDim, int kConsumers>
-cudaError_t launch_boxed_sm90_short(const AttentionParams& p, const SplitWork& work, cudaStream_t stream) {
+template <class Element, int kDim, int kConsumers, bool kBoxes>
+cudaError_t launch_sm90_short_tiles(const AttentionParams& p, const SplitWork& work, cudaStream_t stream) {
   if constexpr (kConsumers == 2) {
     const bool pairs = work.units / p.num_kv_heads % 2 == 0 && work.lockstep % 2 == 0 && work.num_workers % 2 == 0;
-    if (pairs) return launch_sm90_short<Sm90ShortConfig<Element, kDim, kConsumers, true, true>>(p, work, stream);
+    if (pairs) return launch_sm90_short<Sm90ShortConfig<Element, kDim, kConsumers, kBoxes, true>>(p, work, stream);
   }
-  return launch_sm90_short<Sm90ShortConfig<Element, kDim, kConsumers, true>>(p, work, stream);
+  return launch_sm90_short<Sm90ShortConfig<Element, kDim, kConsumers, kBoxes, false>>(p, work, stream);
 }
 
 template <class Element, int kDim, int kConsumers>
 Sm90ShortKernel sm90_short_variant(bool boxes) {
-  return boxes ? launch_boxed_sm90_short<Element, kDim, kConsumers>
-               : launch_sm90_short<Sm90ShortConfig<Element, kDim, kConsumers, false>>;
+  return boxes ? launch_sm90_short_tiles<Element, kDim, kConsumers, true>
+               : launch_sm90_short_tiles<Element, kDim, kConsumers, false>;
 }
 
 // Head dim 256 leaves no room for two CTAs on an SM: tiles of 128 rows alone.

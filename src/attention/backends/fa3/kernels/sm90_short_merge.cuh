@@ -1,6 +1,9 @@
 // How the pieces of a cut unit become its rows (sm90_short.cuh): a worker's multiplying warpgroup that has written its
 // piece waits for the others of the same rows, and merges a share of them by their log-sum-exps. The order of sums
 // depends on the cuts alone.
+//
+// All of it runs once a launch, and in a served step its code has to be fetched: so it is short (one copy, loops of few
+// turns not unrolled) rather than fast by itself.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -17,8 +20,8 @@ class ShortMerge {
     int q_begin, q_len, unit, first_worker, last_worker;
   };
 
-  WW_DEVICE ShortMerge(const AttentionParams& p, const SplitWork& work, int group)
-      : p_(p), work_(work), group_(group) {}
+  WW_DEVICE ShortMerge(const ShortCall& call, int group)
+      : p_(call.p), work_(call.work), launch_(call.launch), group_(group) {}
 
   // The warpgroup's piece of the unit that begins at `first_worker` is written.
   WW_DEVICE void arrive(int first_worker) const {
@@ -29,12 +32,13 @@ class ShortMerge {
 
   // For who has arrived.
   WW_DEVICE void run(const Cut& cut) const {
-    const ShortUnit<C> unit(p_, work_, cut.unit, cut.q_len);
+    const ShortUnit<C> unit(launch_, cut.unit, cut.q_len);
     if (unit.rows <= group_ * 64) return;
-    const int pieces = (cut.last_worker - cut.first_worker) / work_.lockstep + 1;
-    const int index = (static_cast<int>(blockIdx.x) - cut.first_worker) / work_.lockstep;
+    const int pieces = launch_.lockstep.divide(cut.last_worker - cut.first_worker) + 1;
+    const int index = launch_.lockstep.divide(static_cast<int>(blockIdx.x) - cut.first_worker);
     wait(cut.first_worker, pieces);
     const int warp = index * 4 + thread() / 32;
+#pragma unroll 1
     for (int i = warp; i < kParts; i += pieces * 4) merge(cut, unit, pieces, i);
   }
 
@@ -44,11 +48,19 @@ class ShortMerge {
   static constexpr int kParts = 4 * kPartsOfRows;  // of 64 rows
   static constexpr int kAhead = 8;                 // pieces on their way
   static constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+  // The maximum of pieces without a visible key; differences with it are numbers.
+  static constexpr float kNone = -1e30f;
 
   // What a lane has of rows lane / 4 and lane / 4 + 8.
   struct Sums {
-    float top[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};  // top: log2 units
-    float4 out[kColumnTiles] = {};
+    float top[2] = {kNone, kNone}, sum[2] = {0, 0};  // top: log2 units
+    float2 out[2][kColumnTiles] = {};
+
+    WW_DEVICE void next_row() {
+      top[0] = top[1], sum[0] = sum[1];
+#pragma unroll
+      for (int tile = 0; tile < kColumnTiles; ++tile) out[0][tile] = out[1][tile];
+    }
   };
 
   static WW_DEVICE int thread() { return static_cast<int>(threadIdx.x) % 128; }
@@ -74,86 +86,85 @@ class ShortMerge {
     const int row_block = group_ * 4 + part / kPartsOfRows, column_tile = part % kPartsOfRows * kColumnTiles;
     if (row_block * 16 >= unit.rows) return;
     Sums sums;
-    for (int first = 0; first < pieces; first += kAhead) {
-      add_pieces(cut, {row_block, column_tile}, first, min(pieces - first, kAhead), sums);
-    }
-#pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      const int local = row_block * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + row * 8;
-      if (local < unit.rows) write(cut, unit, {local, column_tile, row}, sums);
+    Pieces next = {2 * cut.first_worker + 1, 2 * (cut.first_worker + work_.lockstep), pieces};
+#pragma unroll 1
+    do add_pieces({row_block, column_tile}, next, sums);
+    while (next.left > 0);
+    int local = row_block * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
+#pragma unroll 1
+    for (int row = 0; row < 2; ++row, local += 8) {
+      if (local < unit.rows) write(cut, unit, {local, column_tile}, sums);
+      sums.next_row();
     }
   }
 
   struct Place {
     int row_block, column_tile;
   };
-  WW_DEVICE void add_pieces(const Cut& cut, const Place& place, int first, int count, Sums& sums) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+  // Of a unit, from some piece on: its slot and the next one's, from which on they are as far apart as lockstep says.
+  struct Pieces {
+    int slot, after, left;
+  };
+  WW_DEVICE void add_pieces(const Place& place, Pieces& next, Sums& sums) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, row = place.row_block * 16 + lane / 4;
+    const int last_slot = next.after + (next.left - 2) * 2 * work_.lockstep;
     float2 max_sum[kAhead][2];
     uint2 piece[kAhead][kColumnTiles];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      const int i = min(first + k, first + count - 1), worker = cut.first_worker + i * work_.lockstep;
-      const int slot = 2 * worker + (i == 0 ? 1 : 0);
+      // Past the last: that one again.
+      const int at = k == 0 ? next.slot : min(next.after + (k - 1) * 2 * work_.lockstep, last_slot);
+      const float2* const from = reinterpret_cast<const float2*>(work_.partial_max_sum) +
+                                 static_cast<int64_t>(at) * C::kTileRows + row;
+      const uint2* const numbers = short_piece<C>(work_, at, place.row_block, place.column_tile) + lane;
 #pragma unroll
-      for (int row = 0; row < 2; ++row) {
-        max_sum[k][row] = __ldcg(reinterpret_cast<const float2*>(work_.partial_max_sum) +
-                                 static_cast<int64_t>(slot) * C::kTileRows + place.row_block * 16 + lane / 4 + row * 8);
-        if (k >= count) max_sum[k][row] = make_float2(-INFINITY, 0);
-      }
+      for (int i = 0; i < 2; ++i) max_sum[k][i] = __ldcg(from + i * 8);
 #pragma unroll
-      for (int tile = 0; tile < kColumnTiles; ++tile) {
-        piece[k][tile] = __ldcg(short_piece<C>(work_, slot, place.row_block, place.column_tile + tile) + lane);
-      }
+      for (int tile = 0; tile < kColumnTiles; ++tile) piece[k][tile] = __ldcg(numbers + tile * 32);
     }
-    float factor[kAhead][2];
 #pragma unroll
-    for (int row = 0; row < 2; ++row) {
-      float top = sums.top[row];
-#pragma unroll
-      for (int k = 0; k < kAhead; ++k) top = fmaxf(top, max_sum[k][row].x);
-      const float before = sums.top[row] == -INFINITY ? 0.0f : ptx::exp2_approx(sums.top[row] - top);
-      sums.sum[row] *= before;
-#pragma unroll
-      for (int tile = 0; tile < kColumnTiles; ++tile) scale(sums.out[tile], row, before);
+    for (int i = 0; i < 2; ++i) {
+      float top = sums.top[i];
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
-        const float own = max_sum[k][row].x;
-        factor[k][row] = own == -INFINITY ? 0.0f : ptx::exp2_approx(own - top);
-        sums.sum[row] = __fmaf_rn(max_sum[k][row].y, factor[k][row], sums.sum[row]);
+        if (k >= next.left) max_sum[k][i].x = -INFINITY;
+        top = fmaxf(top, max_sum[k][i].x);
       }
-      sums.top[row] = top;
-    }
+      const float before = ptx::exp2_approx(sums.top[i] - top);
+      sums.top[i] = top;
+      sums.sum[i] *= before;
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
+      for (int tile = 0; tile < kColumnTiles; ++tile) sums.out[i][tile].x *= before, sums.out[i][tile].y *= before;
 #pragma unroll
-      for (int tile = 0; tile < kColumnTiles; ++tile) add(piece[k][tile], factor[k], sums.out[tile]);
+      for (int k = 0; k < kAhead; ++k) {
+        const float factor = ptx::exp2_approx(max_sum[k][i].x - top);
+        sums.sum[i] = __fmaf_rn(max_sum[k][i].y, factor, sums.sum[i]);
+#pragma unroll
+        for (int tile = 0; tile < kColumnTiles; ++tile) {
+          const float2 x = pair_of(i == 0 ? piece[k][tile].x : piece[k][tile].y);
+          float2& sum = sums.out[i][tile];
+          sum.x = __fmaf_rn(x.x, factor, sum.x), sum.y = __fmaf_rn(x.y, factor, sum.y);
+        }
+      }
     }
-  }
-  static WW_DEVICE void scale(float4& x, int row, float by) {
-    if (row == 0) x.x *= by, x.y *= by;
-    else x.z *= by, x.w *= by;
+    const int behind = next.after + (kAhead - 1) * 2 * work_.lockstep;
+    next = {behind, behind + 2 * work_.lockstep, next.left - kAhead};
   }
   static WW_DEVICE float2 pair_of(const ptx::u32& halves) {
     return __half22float2(reinterpret_cast<const __half2&>(halves));
   }
-  // What a piece without a visible key has means nothing.
-  static WW_DEVICE void add(const uint2& x, const float (&factor)[2], float4& sum) {
-    const float2 low = pair_of(x.x), high = pair_of(x.y);
-    if (factor[0] != 0) sum.x = __fmaf_rn(low.x, factor[0], sum.x), sum.y = __fmaf_rn(low.y, factor[0], sum.y);
-    if (factor[1] != 0) sum.z = __fmaf_rn(high.x, factor[1], sum.z), sum.w = __fmaf_rn(high.y, factor[1], sum.w);
-  }
 
-  // A row of the unit, and which of the sums' two it is.
+  // A row of the unit.
   struct OutputRow {
-    int local, column_tile, row;
+    int local, column_tile;
   };
+  // The first of the sums' rows.
   WW_DEVICE void write(const Cut& cut, const ShortUnit<C>& unit, OutputRow at, const Sums& sums) const {
-    const auto [local, column_tile, row] = at;
-    const int in_head = unit.first_row + local, query = in_head / p_.group,
+    const auto [local, column_tile] = at;
+    const int in_head = unit.first_row + local, query = launch_.group.divide(in_head),
               head = unit.kv_head * p_.group + in_head - query * p_.group;
-    const bool empty = sums.top[row] == -INFINITY;
-    float top = sums.top[row], scale = empty ? 0.0f : 1.0f, all = sums.sum[row];
+    const bool empty = sums.top[0] == kNone;
+    float top = sums.top[0], scale = empty ? 0.0f : 1.0f, all = sums.sum[0];
     if (p_.sinks != nullptr && !empty) {
       const float sink = p_.sinks[head] * kLog2e, higher = fmaxf(top, sink);
       scale = ptx::exp2_approx(top - higher);
@@ -167,9 +178,8 @@ class ShortMerge {
                        static_cast<int>(threadIdx.x) % 4 * 2) * 2;
 #pragma unroll
     for (int tile = 0; tile < kColumnTiles; ++tile) {
-      const float4& x = sums.out[tile];
-      *reinterpret_cast<ptx::u32*>(out + tile * 16) =
-          C::Element::pack((row == 0 ? x.x : x.z) * scale, (row == 0 ? x.y : x.w) * scale);
+      const float2 x = sums.out[0][tile];
+      *reinterpret_cast<ptx::u32*>(out + tile * 16) = C::Element::pack(x.x * scale, x.y * scale);
     }
     if (p_.lse == nullptr || column_tile != 0 || threadIdx.x % 4 != 0) return;
     p_.lse[token * p_.num_q_heads + head] = empty ? -INFINITY : (top + ptx::log2_approx(all)) * kLn2;
@@ -177,6 +187,7 @@ class ShortMerge {
 
   const AttentionParams& p_;
   const SplitWork& work_;
+  const ShortLaunch& launch_;
   const int group_;
 };
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "attention/backends/fa3/kernels/sm90_variants.h"
+#include "attention/cuda/divisor.h"
 #include "attention/cuda/split_run.cuh"
 #include "device/cuda/ptx.h"
 
@@ -25,22 +26,22 @@ constexpr int short_stages(int head_dim, int consumers, int tile_tokens) {
   return consumers == 2 && tile_tokens == 64 ? 6 : 3;
 }
 
-template <class Element_, int kDim_, int kConsumers_, bool kBoxes_, bool kPaired_ = false>
+template <class Element_, int kDim_, int kConsumers_, bool kBoxes_, bool kPaired_>
 struct Sm90ShortConfig {
   using Element = Element_;
   static constexpr int kDim = kDim_;
   static constexpr int kConsumers = kConsumers_;  // warpgroups of 64 rows
-  static constexpr bool kBoxes = kBoxes_;         // TMA takes boxes of the pools; else threads gather
+  static constexpr bool kBoxes = kBoxes_;         // of pages; else of tokens side by side, and threads gather others
   // Two CTAs of a cluster, with neighbouring row tiles of a kv head, copy half of each KV tile for both.
   static constexpr bool kPaired = kPaired_;
-  static_assert(!kPaired || (kBoxes && kConsumers == 2));
+  static_assert(!kPaired || kConsumers == 2);
   static constexpr int kTileRows = 64 * kConsumers;
   static constexpr int kThreads = 128 * (kConsumers + 1);
   static constexpr int kCtasPerSm = kConsumers == 1 ? 2 : 1;
   // Their sum is what the launch allocates (168 a thread, of two CTAs 128), or setmaxnreg never returns.
   static constexpr int kProducerRegisters = 56;
   static constexpr int kConsumerRegisters = kConsumers == 1 ? 200 : 224;
-  static constexpr int kTokens = short_tile_tokens(kDim, kConsumers, kBoxes);
+  static constexpr int kTokens = short_tile_tokens(kDim, kConsumers);
   static constexpr int kColumnBlocks = kDim / 64;     // of 128 bytes, in the 128-byte swizzle
   static constexpr int kColumnBytes = kTokens * 128;  // of a tile of K or V
   static constexpr int kTileBytes = kColumnBlocks * kColumnBytes;
@@ -48,7 +49,8 @@ struct Sm90ShortConfig {
   static constexpr int kQueryBytes = kConsumers * kColumnBlocks * kQueryColumnBytes;
   static constexpr int kStages = short_stages(kDim, kConsumers, kTokens);  // of K and V each
   static constexpr int kRingBytes = kQueryBytes + kStages * 2 * kTileBytes;
-  static constexpr int kSmemBytes = kRingBytes + 512;
+  static constexpr int kPlacesBytes = kBoxes ? 0 : 2 * kTokens * 4;
+  static constexpr int kSmemBytes = kRingBytes + 512 + kPlacesBytes;
   static_assert(kCtasPerSm * (kSmemBytes + 1024) <= 228 * 1024);
   static constexpr float kRescaleThreshold = 8;
 };
@@ -59,6 +61,7 @@ template <class C>
 struct Sm90ShortShared {
   ptx::u32 q, kv, barriers;
   SplitCursor<C::kTokens>* cursors;  // [kConsumers]
+  int* pages;                        // [2][kTokens] of every second tile's tokens, where kBoxes is not
 
   // `base` at a multiple of 1024.
   WW_DEVICE explicit Sm90ShortShared(char* base) {
@@ -66,6 +69,7 @@ struct Sm90ShortShared {
     kv = q + C::kQueryBytes;
     barriers = q + C::kRingBytes;
     cursors = reinterpret_cast<SplitCursor<C::kTokens>*>(base + C::kRingBytes + 256);
+    pages = reinterpret_cast<int*>(base + C::kRingBytes + 512);
     static_assert(2 * C::kStages * kShortParts * 8 <= 256 && C::kConsumers * sizeof(SplitCursor<C::kTokens>) <= 256);
   }
   WW_DEVICE ptx::u32 full(int stage, int part) const { return barriers + (stage * kShortParts + part) * 8; }
@@ -112,6 +116,20 @@ WW_DEVICE uint2* short_piece(const SplitWork& work, int slot, int row_block, int
          (static_cast<int64_t>(slot) * (C::kTileRows / 16) + row_block) * (C::kDim / 8 * 32) + column_block * 32;
 }
 
+// What a launch knows beside its parameters.
+struct ShortLaunch {
+  int box_tokens;     // of TMA
+  Divisor group;      // q heads of a kv head
+  Divisor row_tiles;  // units of a kv head
+  Divisor lockstep;   // of the work
+};
+
+struct ShortCall {
+  const AttentionParams& p;
+  const SplitWork& work;
+  const ShortLaunch& launch;
+};
+
 // A unit is so many rows (query token, q head of the group) of one kv head; the row tiles of a kv head are neighbours.
 template <class C>
 struct ShortUnit {
@@ -119,11 +137,10 @@ struct ShortUnit {
       rows;         // first_row: of the request and kv head; rows: that it has, none or fewer if the request is shorter
   bool has_copies;  // whether its KV tiles are copied: it has rows, or the CTA of the cluster that shares them may
 
-  WW_DEVICE ShortUnit(const AttentionParams& p, const SplitWork& work, int unit, int q_len) {
-    const int row_tiles = work.units / p.num_kv_heads;
-    kv_head = unit / row_tiles;
-    first_row = (unit - kv_head * row_tiles) * C::kTileRows;
-    rows = min(C::kTileRows, q_len * p.group - first_row);
+  WW_DEVICE ShortUnit(const ShortLaunch& launch, int unit, int q_len) {
+    kv_head = launch.row_tiles.divide(unit);
+    first_row = (unit - kv_head * launch.row_tiles.value) * C::kTileRows;
+    rows = min(C::kTileRows, q_len * launch.group.value - first_row);
     has_copies = rows + (C::kPaired ? static_cast<int>(blockIdx.x % 2) * C::kTileRows : 0) > 0;
   }
 };

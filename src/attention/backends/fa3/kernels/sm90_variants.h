@@ -38,10 +38,9 @@ Sm90Variant sm90_fp8_f16(int head_dim, bool tall);
 using Sm90ShortKernel = cudaError_t (*)(const AttentionParams&, const SplitWork&, cudaStream_t);
 Sm90ShortKernel sm90_short_bf16(int head_dim, int tile_rows, bool boxes);
 Sm90ShortKernel sm90_short_f16(int head_dim, int tile_rows, bool boxes);
-// Tokens of a tile of K and V. With one multiplying warpgroup runs are short, and two CTAs stand on an SM; who gathers
-// has few registers.
-constexpr int short_tile_tokens(int head_dim, int consumers, bool boxes) {
-  return consumers == 2 && head_dim <= 128 && boxes ? 128 : 64;
+// Tokens of a tile of K and V. With one multiplying warpgroup runs are short, and two CTAs stand on an SM.
+constexpr int short_tile_tokens(int head_dim, int consumers) {
+  return consumers == 2 && head_dim <= 128 ? 128 : 64;
 }
 
 }  // namespace warpweave::cuda
