@@ -8,8 +8,10 @@
 // by mla_combine.cuh.
 #pragma once
 
+#include "attention/cuda/mla/mla_pool_map.h"
 #include "attention/cuda/mla/sm80_mla_loader.cuh"
 #include "attention/cuda/mla/sm80_mla_mma.cuh"
+#include "attention/cuda/pool_map.h"
 #include "device/cuda/kernel_launch.h"
 #include "device/cuda/shared_memory_limit.h"
 
@@ -112,8 +114,9 @@ class Sm80Mla {
  public:
   using E = typename C::Element;
 
-  WW_DEVICE Sm80Mla(const MlaParams& p, const SplitWork& work, const Sm80MlaShared<C>& shared)
-      : p_(p), work_(work), shared_(shared), loader_(p, shared), softmax_(p) {}
+  WW_DEVICE Sm80Mla(const MlaParams& p, const SplitWork& work, const Sm80MlaShared<C>& shared,
+                    const Sm80MlaBoxes& boxes)
+      : p_(p), work_(work), shared_(shared), loader_(p, shared, boxes), softmax_(p) {}
 
   WW_DEVICE void run() {
     MlaCursor& cursor = *shared_.cursor;
@@ -129,8 +132,9 @@ class Sm80Mla {
       __syncthreads();
       if (s.tile_end < 0) break;
       const int end = s.tile_end * C::kSteps;
-      ptx::grid_dependency_wait();
+      if (!begins_settled(s)) ptx::grid_dependency_wait();
       loader_.begin(s, s.tile_begin * C::kSteps, end);
+      if constexpr (kBeginsEarly) ptx::grid_dependency_wait();
       mma_.load_queries(p_, s, shared_);
       mma_.clear_out();
       softmax_.begin(s, shared_);
@@ -150,6 +154,14 @@ class Sm80Mla {
   }
 
  private:
+  // Codes' registers are too few for that.
+  static constexpr bool kBeginsEarly = C::kSwizzled;
+  // Whether the tokens of a segment's first stages may be read before the kernel's predecessor has ended.
+  WW_DEVICE bool begins_settled(const SplitSegment& s) const {
+    const int tokens = (s.tile_begin * C::kSteps + C::kStages - 1) * C::kTokens;
+    return kBeginsEarly && tokens <= mla_settled_tokens(p_, s);
+  }
+
   WW_DEVICE void finish(const SplitSegment& s) {
     const int row = Sm80MlaSoftmax<C>::row(), count = min(C::kRows, s.q_len * p_.num_heads - s.unit * C::kRows);
     const float2 total = softmax_.max_sum();
@@ -222,12 +234,13 @@ class Sm80Mla {
 
 template <class C>
 __global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
-    sm80_mla(const __grid_constant__ MlaParams p, const __grid_constant__ SplitWork work) {
-  extern __shared__ __align__(128) char smem80[];
+    sm80_mla(const __grid_constant__ MlaParams p, const __grid_constant__ SplitWork work,
+             const __grid_constant__ Sm80MlaBoxes boxes) {
+  extern __shared__ __align__(1024) char smem80[];
   ptx::launch_dependents();
   if (!work.plan_is_older) ptx::grid_dependency_wait();  // else before what the kernel before this one writes is read
   const Sm80MlaShared<C> shared(smem80);
-  Sm80Mla<C>(p, work, shared).run();
+  Sm80Mla<C>(p, work, shared, boxes).run();
 }
 
 template <class C>
@@ -236,9 +249,16 @@ cudaError_t launch_sm80_mla(const MlaParams& p, const SplitWork& work, cudaStrea
   if (const cudaError_t error = limit.raise(sm80_mla<C>, C::kSmemBytes); error != cudaSuccess) {
     return error;
   }
+  Sm80MlaBoxes boxes{};
+  if constexpr (C::kSwizzled) {
+    constexpr int kLeastTokens = 16;  // smaller boxes take TMA longer than gathering takes the threads
+    boxes.tokens = box_tokens_of(p.page_size, C::kTokens);
+    const bool takes = boxes.tokens >= kLeastTokens && make_mla_pool_map(&boxes.map, p, boxes.tokens) == cudaSuccess;
+    if (!takes) boxes.tokens = 0;  // nor do drivers and GPUs before Hopper
+  }
   const LaunchShape shape = {.grid = static_cast<unsigned>(work.num_workers), .block = C::kThreads,
                              .shared_bytes = C::kSmemBytes, .stream = stream};
-  return launch_kernel(shape, true, sm80_mla<C>, p, work);
+  return launch_kernel(shape, true, sm80_mla<C>, p, work, boxes);
 }
 
 }  // namespace warpweave::cuda

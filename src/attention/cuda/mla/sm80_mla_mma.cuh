@@ -76,8 +76,9 @@ class Sm80MlaMma {
     const ptx::u32 tokens = stage + half() * (C::kTokens / 2) * C::kTokenPitch;
     if constexpr (C::kFp8) coded_scores(tokens, s);
     else if constexpr (C::kFp4) fp4_scores(tokens, s);
-    else plain_scores(tokens, quarter() * kMlaScaleDim * 2, 0, kLatentSteps, s);
-    rope_scores(tokens, s);
+    else block_scores<0, kLatentSteps>(stage, quarter() * 2, 0, s);
+    if constexpr (!C::kSwizzled) rope_scores(tokens, s);
+    else block_scores<kLatentSteps, 1>(stage, kMlaLatentDim / 64, quarter() * 2, s);
 #pragma unroll
     for (int m = 0; m < C::kRowBlocks; ++m) {
 #pragma unroll
@@ -135,10 +136,10 @@ class Sm80MlaMma {
         ptx::ldmatrix_x4(a[m], probability + (m * 16 + row) * C::kProbabilityPitch + step * 32 + lane() / 16 * 16);
       }
       if constexpr (C::kFormat == MlaFormat::ds_mla) scale_probabilities(stage, step, a);
-      const ptx::u32 tokens = stage + (step * 16 + row) * C::kTokenPitch;
       if constexpr (C::kFp4) {
         add_fp4_values(stage + step * 16 * C::kTokenPitch, a);
       } else if constexpr (C::kFp8) {
+        const ptx::u32 tokens = stage + (step * 16 + row) * C::kTokenPitch;
 #pragma unroll
         for (int c = 0; c < 2; ++c) {  // 32 columns
           ptx::u32 b[4];
@@ -158,7 +159,7 @@ class Sm80MlaMma {
 #pragma unroll
         for (int c = 0; c < 4; ++c) {  // 16 columns
           ptx::u32 b[4];
-          ptx::ldmatrix_x4_trans(b, tokens + warp() * 128 + c * 32 + lane() / 16 * 16);
+          ptx::ldmatrix_x4_trans(b, stage + sm80_mla_at<C>(warp(), step * 16 + row, c * 2 + lane() / 16));
 #pragma unroll
           for (int m = 0; m < C::kRowBlocks; ++m) {
             E::mma(out[m][c * 2], a[m], b[0], b[1]);
@@ -249,23 +250,31 @@ class Sm80MlaMma {
     __syncthreads();
   }
 
-  // Of 16-bit numbers: `steps` of 16 columns from byte `at` of the tokens.
-  WW_DEVICE void plain_scores(ptx::u32 tokens, int at, int first, int steps,
-                              float (&s)[C::kRowBlocks][kScoreTiles][4]) const {
+  // Of 16-bit numbers: kSteps of 16 columns, from 16-byte `unit` of `block` on; kFirst: of Q's.
+  template <int kFirst, int kSteps>
+  WW_DEVICE void block_scores(ptx::u32 stage, int block, int unit, float (&s)[C::kRowBlocks][kScoreTiles][4]) const {
+    const int token = half() * (C::kTokens / 2) + lane() % 8 + lane() / 16 * 8;
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      const ptx::u32 from = stage + sm80_mla_at<C>(block + step / 4, token, unit + step % 4 * 2 + lane() / 8 % 2);
+#pragma unroll
+      for (int n = 0; n < kScoreTiles; n += 2) multiply_scores(from + n * 8 * 128, n, kFirst + step, s);
+    }
+  }
+  // The rotated 16-bit numbers beside codes, from byte `at` of the tokens.
+  WW_DEVICE void plain_rope_scores(ptx::u32 tokens, int at, float (&s)[C::kRowBlocks][kScoreTiles][4]) const {
     const ptx::u32 from = tokens + (lane() % 8 + lane() / 16 * 8) * C::kTokenPitch + at + lane() / 8 % 2 * 16;
 #pragma unroll
-    for (int step = 0; step < kLatentSteps; ++step) {
-      if (step >= steps) break;
+    for (int n = 0; n < kScoreTiles; n += 2) multiply_scores(from + n * 8 * C::kTokenPitch, n, kLatentSteps, s);
+  }
+  // 16 tokens by 16 columns, the lane's rows of which stand at `from`.
+  WW_DEVICE void multiply_scores(ptx::u32 from, int n, int of_q, float (&s)[C::kRowBlocks][kScoreTiles][4]) const {
+    ptx::u32 b[4];
+    ptx::ldmatrix_x4(b, from);
 #pragma unroll
-      for (int n = 0; n < kScoreTiles; n += 2) {
-        ptx::u32 b[4];
-        ptx::ldmatrix_x4(b, from + n * 8 * C::kTokenPitch + step * 32);
-#pragma unroll
-        for (int m = 0; m < C::kRowBlocks; ++m) {
-          E::mma(s[m][n], q_[m][first + step], b[0], b[1]);
-          E::mma(s[m][n + 1], q_[m][first + step], b[2], b[3]);
-        }
-      }
+    for (int m = 0; m < C::kRowBlocks; ++m) {
+      E::mma(s[m][n], q_[m][of_q], b[0], b[1]);
+      E::mma(s[m][n + 1], q_[m][of_q], b[2], b[3]);
     }
   }
 
@@ -367,7 +376,7 @@ class Sm80MlaMma {
         }
       }
     } else {
-      plain_scores(tokens, mla_rope_at(C::kFormat) + quarter() * 32, kLatentSteps, 1, s);
+      plain_rope_scores(tokens, mla_rope_at(C::kFormat) + quarter() * 32, s);
     }
   }
 

@@ -25,9 +25,14 @@ struct Sm80MlaConfig {
   static constexpr int kTokens = (kFp8 || kFp4) && kRowBlocks == 1 ? 64 : 32;  // a step
   static constexpr int kSteps = kDecodeTileTokens / kTokens;          // a tile of the plan
   static constexpr int kTokenBytes = mla_token_bytes(kFormat);
-  // An odd number of 16-byte units: eight tokens' stand in different banks. Of e2m1 codes so few are read that having
-  // two tokens in a bank costs less than copying tokens one by one.
-  static constexpr int kTokenPitch = kTokenBytes / 16 % 2 == 1 || kFp4 ? kTokenBytes : kTokenBytes + 16;
+  // 16-bit numbers stand as TMA brings them: blocks of 64 columns, and in a token's 128 bytes of one the 16-byte units
+  // swapped so that eight tokens' stand in different banks.
+  static constexpr bool kSwizzled = kFormat == MlaFormat::same16;
+  static constexpr int kBlockBytes = kTokens * 128;
+  // Of codes: an odd number of 16-byte units, likewise. Of e2m1 codes so few are read that having two tokens in a bank
+  // costs less than copying tokens one by one.
+  static constexpr int kTokenPitch =
+      kSwizzled || kFp4 || kTokenBytes / 16 % 2 == 1 ? kTokenBytes : kTokenBytes + 16;
   static constexpr int kStageBytes = kTokens * kTokenPitch;
   // Two CTAs of 16 rows have an SM of Hopper's 227 KB, one an older one's 163 KB.
   static constexpr int kCtasPerSm = sm80_mla_ctas_per_sm(kRows);
@@ -44,6 +49,12 @@ struct Sm80MlaConfig {
   // P is 2^this where a score is the greatest: in f16 it then reaches from 2^15 (kRescaleThreshold above) to 2^-24.
   static constexpr float kProbabilityLog2 = kFp8 ? 7 : 0;
 };
+
+// Where in a stage the 16-byte `unit` of a block's 128 bytes of a token stands (kSwizzled).
+template <class C>
+WW_DEVICE int sm80_mla_at(int block, int token, int unit) {
+  return block * C::kBlockBytes + token * 128 + (unit ^ token % 8) * 16;
+}
 
 template <class C>
 struct Sm80MlaShared {

@@ -21,13 +21,13 @@
 
 #include <type_traits>
 
+#include "attention/cuda/mla/mla_pool_map.h"
 #include "attention/cuda/mla/sm90_mla_consumer.cuh"
 #include "attention/cuda/mla/sm90_mla_code_producer.cuh"
 #include "attention/cuda/mla/sm90_mla_producer.cuh"
 #include "attention/cuda/pool_map.h"
 #include "device/cuda/kernel_launch.h"
 #include "device/cuda/shared_memory_limit.h"
-#include "device/cuda/tensor_map.h"
 
 namespace warpweave::cuda {
 
@@ -81,17 +81,6 @@ __global__ void __launch_bounds__(C::kThreads, 1)
     ptx::cluster_arrive_relaxed();
     ptx::cluster_wait();
   }
-}
-
-// The pool as [page][1][token in page][576]. What stands beside a box's 128 bytes of a token belongs to a later box:
-// bringing it along costs 2 to 3 % (docs/gpu-tuning.md), as if it left the L2 before it is asked for.
-inline cudaError_t make_mla_pool_map(CUtensorMap* map, const MlaParams& p, int box_tokens) {
-  constexpr cuuint64_t kPages = 1ull << 28;  // page tables name only pages that exist
-  const TensorShape shape = {.dims = {kMlaDim, static_cast<cuuint64_t>(p.page_size), 1, kPages},
-                             .strides_bytes = {static_cast<cuuint64_t>(p.token_stride_bytes), kMlaDim * 2,
-                                               static_cast<cuuint64_t>(p.page_stride_bytes)},
-                             .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_128B};
-  return make_tensor_map(map, p.kv, shape, box_tokens);
 }
 
 template <class C>
