@@ -25,10 +25,13 @@ __device__ __forceinline__ int places_a_tile(int count, int most) {
   return max(8, round_up((count + tiles - 1) / tiles, 8));
 }
 
-// values[i] becomes the sum of those before it, for i <= n; values has n + 1. One warp, each lane a run of neighbours, which it
-// has in registers, so that no load waits for a store.
+// The most that a lane has of one more number than there are experts, shared ones with them; `each`: of routed experts.
+constexpr int most_each(int each) { return each + kMaxGpuSharedExperts / 32 + 1; }
+
+// values[i] becomes the sum of those before it, for i <= n; values has n + 1. One warp, each lane a run of at most
+// kMostEach neighbours, which it has in registers, so that no load waits for a store.
+template <int kMostEach>
 __device__ void exclusive_scan(int32_t* values, int n) {
-  constexpr int kMostEach = kMostExperts / 32 + 1;
   const int lane = threadIdx.x % 32, each = n / 32 + 1, begin = lane * each;
   int own[kMostEach], sum = 0;
 #pragma unroll
@@ -52,6 +55,7 @@ __device__ void exclusive_scan(int32_t* values, int n) {
 
 // From the experts' counts: offsets and tiles. All threads of one CTA. `counts` becomes the offsets. Tiles of shared experts, which
 // have all rows, come first: the longest should not be the last to begin.
+template <int kMostEach>
 __device__ void write_tiles(const ExpertPlanCall& call, int32_t* counts, int32_t* first_tile) {
   const int experts = call.rule.all_experts();
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
@@ -59,7 +63,7 @@ __device__ void write_tiles(const ExpertPlanCall& call, int32_t* counts, int32_t
     first_tile[e] = (count + places - 1) / places;
   }
   __syncthreads();
-  if (threadIdx.x / 32 < 2) exclusive_scan(threadIdx.x < 32 ? counts : first_tile, experts);
+  if (threadIdx.x / 32 < 2) exclusive_scan<kMostEach>(threadIdx.x < 32 ? counts : first_tile, experts);
   __syncthreads();
   for (int e = threadIdx.x; e <= experts; e += blockDim.x) call.plan.offsets[e] = counts[e];
   const int routed_tiles = first_tile[call.rule.num_experts], shared_tiles = first_tile[experts] - routed_tiles;
@@ -147,7 +151,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) plan_kernel(const __grid_const
     counts[e] = __ldcg(call.plan.histogram + e);
     call.plan.histogram[e] = 0;
   }
-  write_tiles(call, counts, first_tile);
+  write_tiles<most_each(kEach)>(call, counts, first_tile);
   __syncthreads();
   place<8>(call.plan, 0, rows * call.rule.of_row(), counts);
 }
@@ -201,6 +205,7 @@ __device__ void add_counts(const ExpertPlanCall& call, int32_t* totals, int32_t*
 }
 
 __global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_constant__ ExpertPlanCall call, int block_rows) {
+  constexpr int kMostEach = most_each(kMaxGpuExperts / 32);
   __shared__ int32_t totals[kMostExperts + 1], before[kMostExperts], first_tile[kMostExperts + 1];
   const int experts = call.rule.all_experts(), k = call.rule.of_row();
   start_successor();
@@ -208,9 +213,9 @@ __global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_const
   add_counts(call, totals, before);
   if (blockIdx.x == 0) {
     count_rows(call, totals);
-    write_tiles(call, totals, first_tile);
+    write_tiles<kMostEach>(call, totals, first_tile);
   } else {
-    if (threadIdx.x < 32) exclusive_scan(totals, experts);
+    if (threadIdx.x < 32) exclusive_scan<kMostEach>(totals, experts);
   }
   __syncthreads();
   for (int e = threadIdx.x; e < experts; e += blockDim.x) before[e] += totals[e];

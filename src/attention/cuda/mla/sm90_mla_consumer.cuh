@@ -43,6 +43,7 @@ class Sm90MlaHalf {
     tile_end_ = cursor_.segment.tile_end;
 #pragma unroll
     for (int i = 0; i < kOut; ++i) out_[i] = 0;
+    out_begun_ = false;
     return tile_end_ >= 0;
   }
   // After next_segment, and before the next one.
@@ -101,7 +102,9 @@ class Sm90MlaHalf {
     ptx::named_barrier_sync(kOwn + half_, 128);
   }
 
+  // O of the tiles before this one, if there are any.
   WW_DEVICE void rescale(const float (&factor)[2]) {
+    if (!out_begun_) return;
 #pragma unroll
     for (int i = 0; i < kOut; ++i) out_[i] *= factor[i / 2 % 2];
   }
@@ -116,6 +119,7 @@ class Sm90MlaHalf {
         Pv::pv(out, probability[step], ptx::wgmma_advance(v, step * 16 * 128 + column / 64 * C::kColumnBytes), 1);
       }
     }
+    out_begun_ = true;
   }
 
   // `scale`: of this thread's rows; of pieces, none.
@@ -174,6 +178,7 @@ class Sm90MlaHalf {
   const int half_;
   int tile_ = 0, tile_end_ = 0;  // of the segment
   MlaRing ring_;                 // where tile_ stands
+  bool out_begun_ = false;       // out_ has sums of the segment
   float out_[kOut];
 };
 
