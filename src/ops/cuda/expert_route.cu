@@ -16,6 +16,7 @@ namespace warpweave::gpu {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
+constexpr int kNormStep = kThreads * 4;   // columns that all threads have at a time
 constexpr int kMostSmemBytes = 200 * 1024;
 constexpr int kExperts = 2, kSharers = kWarps / kExperts;  // of a CTA, and the warps that share an expert's depth
 static_assert(kSharedRows == kWarps);     // a warp a row
@@ -57,12 +58,14 @@ __device__ void keep_rows(const NormRouteCall& call, const EarlyNorm& early, flo
   const int hidden = static_cast<int>(call.hidden), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const float offset = call.norm_weight_offset;
   float sum[kRows] = {}, top[kRows] = {};
-  const auto keep = [&](int i, const float4& w) {
-    float4 x[kRows];
+  using Columns = float4[kRows];  // 4 of each row
+  const auto load = [&](int i, Columns& x) {
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       x[row] = row < call.rows ? __ldcg(reinterpret_cast<const float4*>(call.x + int64_t{row} * hidden + i)) : float4{};
     }
+  };
+  const auto keep = [&](int i, const float4& w, const Columns& x) {
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
       const float4 v = x[row];
@@ -74,15 +77,24 @@ __device__ void keep_rows(const NormRouteCall& call, const EarlyNorm& early, flo
       }
     }
   };
-  int first = threadIdx.x * 4;
+  const int first = threadIdx.x * 4;
   if constexpr (kRows == 1) {
+    Columns x[EarlyNorm::kPacks];
 #pragma unroll
-    for (int p = 0; p < EarlyNorm::kPacks; ++p, first += kThreads * 4) {
-      if (first < hidden) keep(first, early.weights[p]);
+    for (int p = 0; p < EarlyNorm::kPacks; ++p) {
+      if (first + p * kNormStep < hidden) load(first + p * kNormStep, x[p]);
+    }
+#pragma unroll
+    for (int p = 0; p < EarlyNorm::kPacks; ++p) {
+      if (first + p * kNormStep < hidden) keep(first + p * kNormStep, early.weights[p], x[p]);
     }
   }
 #pragma unroll (kRows > 4 ? 2 : 4)
-  for (int i = first; i < hidden; i += kThreads * 4) keep(i, *reinterpret_cast<const float4*>(call.norm_weight + i));
+  for (int i = first + (kRows == 1 ? EarlyNorm::kPacks * kNormStep : 0); i < hidden; i += kNormStep) {
+    Columns x;
+    load(i, x);
+    keep(i, *reinterpret_cast<const float4*>(call.norm_weight + i), x);
+  }
 #pragma unroll
   for (int row = 0; row < kRows; ++row) {
     const float of_warp = warp_sum(sum[row]), top_of_warp = warp_max(top[row]);
