@@ -214,7 +214,9 @@ void GpuExperts::gemms(const Step& step, int tile_places, bool shared_rows) {
   const bool codes_outputs =
       codes && !options_.batch_invariant && gpu::expert_gemm_codes_outputs(experts.gate_up, tile_places);
   if (codes_outputs) leave_codes(call, act_, experts.down.cols);
+  if (shared_rows) call.certain = rule.shared;
   multiply(experts.gate_up, codes ? codes_ : x, act_);
+  call.certain = 0;
   if (codes_outputs) take_codes(call);
   if (codes && !codes_outputs) round(act_, experts.down.cols, call.places, nullptr);
   call.shared_rows = false;

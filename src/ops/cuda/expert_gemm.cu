@@ -78,11 +78,16 @@ template <class C>
 struct Walk {
   int at, end, row_tiles;
   ExpertTile tile;
-  int4 coming;                  // the next one: asked for before this one is worked on
   int row;                      // of the weights
+  int4 coming;                  // the next one: asked for before this one is worked on
 
-  // The first tile is read beside their number: the array has room for one a CTA.
-  __device__ Walk(const Args& a) : at(static_cast<int>(blockIdx.x) / (C::kSplit ? a.sharers : 1)), row_tiles(a.row_tiles) {
+  // Before the plan is there, the first tile is known where it is one of a certain expert.
+  __device__ explicit Walk(const Args& a)
+      : at(static_cast<int>(blockIdx.x) / (C::kSplit ? a.sharers : 1)), end(0), row_tiles(a.row_tiles),
+        tile{a.first_certain + at / row_tiles, 0, 1, 0}, row(at % row_tiles) {}
+  __device__ bool certain(const Args& a) const { return at / row_tiles < a.certain; }
+  // Reads the first tile beside their number: the array has room for one a CTA.
+  __device__ void start(const Args& a) {
     const int tiles = __ldcg(a.num_tiles);
     coming = __ldcg(reinterpret_cast<const int4*>(a.tiles) + at / row_tiles);
     end = tiles * row_tiles;
@@ -122,20 +127,21 @@ __device__ __forceinline__ void bring_places(const Args& a, const Ring<C>& ring,
   }
 }
 
-// One thread. Where the plan is known early, the first weights come while the kernel before still runs.
+// One thread. Where the plan or an expert is known early, the first weights come while the kernel before still runs.
 template <class C>
 __device__ void bring(const Args& a, Ring<C> ring) {
   const u64 policy = ptx::evict_first_policy();
-  if (!a.plan_settled) wait_for_predecessor();
   Walk<C> walk(a);
   const Depth<C> depth(a);
+  if (a.plan_settled) walk.start(a);
   int ahead = 0;
-  if (walk.valid() && a.plan_settled) {
+  if (a.plan_settled ? walk.valid() : walk.certain(a)) {
     ahead = min(C::kStages, depth.count);
     Ring<C> at = ring;
     for (int i = 0; i < ahead; ++i, at.next()) bring_weights<C>(a, at, walk, depth.begin + i, policy);
   }
-  if (a.plan_settled) wait_for_predecessor();
+  wait_for_predecessor();
+  if (!a.plan_settled) walk.start(a);
   start_successor();
   for (int i = 0; i < ahead; ++i, ring.next()) bring_places<C>(a, ring, walk, depth.begin + i);
   for (; walk.valid(); walk.next(a), ahead = 0) {
@@ -322,7 +328,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident) expert_gemm_kernel(
     if (threadIdx.x == C::kConsumers) bring<C>(a, ring);
   } else {
     wait_for_predecessor();
-    for (Walk<C> walk(a); walk.valid(); walk.next(a)) ring = run_tile_of<C>(a, ring, walk, shared);
+    Walk<C> walk(a);
+    for (walk.start(a); walk.valid(); walk.next(a)) ring = run_tile_of<C>(a, ring, walk, shared);
   }
 }
 
@@ -469,6 +476,8 @@ void expert_gemm(const ExpertGemmCall& call, Stream stream) {
   const bool codes = call.weights.dtype == DType::fp8_e4m3;
   if (call.tile_places > kFewTilePlaces) return codes ? expert_wide_codes(call, stream) : expert_wide_halves(call, stream);
   Args args = {expert_gemm_args(call)};
+  args.certain = call.certain;
+  args.first_certain = call.weights.experts - call.certain;
   const auto on = static_cast<cudaStream_t>(stream);
   const bool f16 = call.y_dtype == DType::f16;
   if (codes) {

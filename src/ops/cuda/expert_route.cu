@@ -217,19 +217,20 @@ __device__ float gate_product(const NormRouteCall& call, const float* kept, cons
   return warp_sum(sum) * scales[row];
 }
 
-// One row's tiles, in the order of its choices. One warp.
+// One row's tiles, those of shared experts first, then in the order of its choices. One warp.
 __device__ void write_row_tiles(const NormRouteCall& call, const Choice& choice, bool padding) {
   const int lane = threadIdx.x % 32, k = call.rule.of_row();
   if (lane >= k) return;
-  call.plan.tiles[lane] = {choice.expert, lane * kSharedRows, 1, 0};
+  const int at = lane < call.rule.k ? lane + call.rule.shared : lane - call.rule.k;
+  call.plan.tiles[at] = {choice.expert, at * kSharedRows, 1, 0};
   call.plan.chosen[lane] = choice.expert;
   call.plan.weights[lane] = choice.weight;
-  call.plan.place_of[lane] = lane * kSharedRows;
+  call.plan.place_of[lane] = at * kSharedRows;
   if (lane == 0) *call.plan.num_tiles = k;
   if (!padding) count_row(call.plan.load, choice.expert);
 }
 
-// A tile for every expert that rows chose, in ascending order.
+// A tile for every expert that rows chose, shared ones first, in ascending order.
 __device__ void write_tiles(const NormRouteCall& call, const Choice& choice, bool padding) {
   __shared__ int32_t place[kMaxGpuExperts + kMaxGpuSharedExperts];
   const int experts = call.rule.all_experts(), k = call.rule.of_row(), row = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -249,7 +250,8 @@ __device__ void write_tiles(const NormRouteCall& call, const Choice& choice, boo
       const int e = base + lane;
       const bool chosen = e < experts && place[e] != 0;
       const unsigned votes = __ballot_sync(~0u, chosen);
-      const int at = active + __popc(votes & ((1u << lane) - 1));
+      const int before = active + __popc(votes & ((1u << lane) - 1));
+      const int at = e < call.rule.num_experts ? before + call.rule.shared : e - call.rule.num_experts;
       if (chosen) {
         place[e] = at * kSharedRows;
         call.plan.tiles[at] = {e, at * kSharedRows, static_cast<int32_t>(call.rows), 0};

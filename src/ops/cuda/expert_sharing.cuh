@@ -9,6 +9,7 @@ namespace warpweave::gpu {
 struct ExpertShareArgs : ExpertGemmArgs {
   int sharers = 1;              // CTAs of a tile, a cluster: a power of two
   int together = 1;             // stages asked for at once, whose bytes of a weight row are neighbours
+  int certain = 0, first_certain = 0;  // experts whose tiles come first, whatever the plan says
 };
 
 constexpr int kMostSharers = 8;                 // CTAs of a cluster

@@ -103,7 +103,8 @@ int64_t most_expert_tiles(int64_t pairs, int experts, int tile_places);
 // Blocks of rows that plan_experts counts apart: rows of `counts`.
 int64_t expert_plan_blocks(int64_t rows);
 
-// RMS norm, logits and plan of at most kSharedRows rows in one kernel: places are those of shared rows; no offsets.
+// RMS norm, logits and plan of at most kSharedRows rows in one kernel: places are those of shared rows, tiles of the rule's shared
+// experts come first; no offsets.
 struct NormRouteCall {
   const float* x = nullptr;       // [rows, hidden] before the norm
   int64_t rows = 0;
@@ -141,6 +142,8 @@ struct ExpertGemmCall {
   bool shared_rows = false;       // x is [kSharedRows, cols] at the places of every tile
   int64_t few_tiles = 0;          // so many at most, of 64 places or fewer: where CTAs would have none, several share the
                                   // depth of one, and a row's bits depend on this number; 0: never
+  int certain = 0;                // with shared rows: of the experts, the last ones, which norm_route() gives to all rows, so
+                                  // that their weights are asked for before there is a plan
   bool plan_settled = false;      // the plan was written before the kernel before this one let its successors begin
   void* y = nullptr;              // [places, outputs()] dense
   DType y_dtype = DType::bf16;

@@ -400,6 +400,47 @@ TEST(GpuExpertsTest, ARowsBitsDoNotDependOnTheBatch) {
   }
 }
 
+// Where weights of shared experts are asked for before there is a plan, gate and up have the bits they had, layer behind layer.
+TEST(GpuExpertsTest, CertainExpertsChangeNoBits) {
+  if (!probe_cuda_device().ok() || !expert_gemm_takes({.rows = 64, .cols = 64})) GTEST_SKIP() << "no WGMMA";
+  constexpr int kLayers = 4, kCertain = 2;
+  // The last has few tiles, whose depth CTAs share.
+  for (const ExpertShape& s : {ExpertShape{66, 8, 2048, 1408, 8}, ExpertShape{514, 12, 2048, 512, 8},
+                               ExpertShape{.experts = 18, .k = 4, .hidden = 512, .ffn = 256, .rows = 8, .fp8 = true},
+                               ExpertShape{6, 3, 2080, 104, 8}}) {
+    ExpertMemory memory(s);
+    std::mt19937 random(12);
+    std::normal_distribution<float> normal(0, 1);
+    const auto filled = [&](int64_t count, float scale) {
+      std::vector<float> values(count);
+      for (float& v : values) v = scale * normal(random);
+      float* const out = memory.get<float>(count);
+      to_device(values, out);
+      return out;
+    };
+    const RouterRule rule = {.num_experts = s.experts - kCertain, .k = s.k - kCertain, .shared = kCertain};
+    const float *const norm = filled(s.hidden, 1), *const router = filled(rule.num_experts * s.hidden, 0.05f), *const x = filled(kLayers * 8 * s.hidden, 1);
+    uint8_t* const codes = s.fp8 ? memory.get<uint8_t>(8 * s.hidden) : nullptr;
+    float* const scales = s.fp8 ? memory.get<float>(8) : nullptr;
+    for (const int64_t rows : {1, 3, 8}) {
+      const int64_t tiles = std::min<int64_t>(rows * rule.k, rule.num_experts) + kCertain, outputs = tiles * kSharedRows * s.ffn;
+      auto* const act = memory.get<uint16_t>(kLayers * outputs);
+      const auto run = [&](int certain) {
+        must(cudaMemset(act, 0xff, kLayers * outputs * 2));
+        for (int i = 0; i < kLayers; ++i) {
+          norm_route({.x = x + i * 8 * s.hidden, .rows = rows, .hidden = s.hidden, .norm_weight = norm, .router = router, .rule = rule, .h = memory.h, .codes = codes, .code_scales = scales, .logits = memory.logits, .plan = memory.plan}, nullptr);
+          expert_gemm({.weights = memory.gate_up, .x = s.fp8 ? static_cast<void*>(codes) : memory.h, .x_scales = scales, .places = tiles * kSharedRows, .plan = memory.plan, .tile_places = kSharedRows, .shared_rows = true, .few_tiles = tiles, .certain = certain, .y = act + i * outputs}, nullptr);
+        }
+        return from_device(act, kLayers * outputs);
+      };
+      const auto expected = run(0);
+      EXPECT_NE(expected[0], 0xffff);
+      EXPECT_EQ(run(kCertain), expected) << s.experts << " experts, " << rows << " rows";
+      EXPECT_EQ(from_device(memory.plan.tiles, 1)[0].expert, rule.num_experts);
+    }
+  }
+}
+
 // The norm behind a layer adds what its experts left with the bits that a sum of its own has.
 TEST(GpuExpertsTest, TheNextNormAddsWhatExpertsLeft) {
   if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
