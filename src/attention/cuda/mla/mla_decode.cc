@@ -54,12 +54,11 @@ MlaKernel kernel_of(const MlaShape& shape, const MlaLayout& layout, const MlaPar
 }  // namespace
 
 // The wgmma kernel takes as long for 16 rows as for 64: it loses for 16 where it widens codes and many requests keep it
-// busy, unless they are short (docs/gpu-tuning.md). mma.sync widens e2m1 codes twice, which costs more than that.
+// busy, unless they are short (docs/gpu-tuning.md).
 MlaFamily faster_mla_family(MlaFormat format, const MlaParams& p) {
   constexpr int kMmaRows = 16;
-  const int mma_requests = format == MlaFormat::ds_mla ? 48 : 64;
-  const bool e4m3_codes = format == MlaFormat::e4m3 || format == MlaFormat::ds_mla;
-  if (!e4m3_codes || p.num_requests < mma_requests) return MlaFamily::wgmma;
+  const int mma_requests = mla_is_packed(format) ? 48 : 64;
+  if (format == MlaFormat::same16 || p.num_requests < mma_requests) return MlaFamily::wgmma;
   return p.max_q_len * p.num_heads <= kMmaRows ? MlaFamily::mma : MlaFamily::wgmma;
 }
 

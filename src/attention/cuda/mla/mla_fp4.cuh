@@ -12,16 +12,12 @@ namespace warpweave::cuda {
 
 using ptx::u32;
 
-// What a pair of looked-up numbers is multiplied with, and what is added; a scale each.
+// What looked-up numbers are multiplied with, and what is added, by a block's scale.
 struct MlaFp4Factors {
   u32 scale, offset;
 
-  WW_DEVICE MlaFp4Factors(float low, float high)
-      : scale(ptx::Bf16::pack(0.5f * low, 0.5f * high)), offset(ptx::Bf16::pack(-96.0f * low, -96.0f * high)) {}
-  // `halves`: two scales (halves_of_e4m3).
-  static WW_DEVICE MlaFp4Factors of_both(u32 halves) { return {ptx::F16::low(halves), ptx::F16::high(halves)}; }
-  static WW_DEVICE MlaFp4Factors of_low(u32 halves) { return {ptx::F16::low(halves), ptx::F16::low(halves)}; }
-  static WW_DEVICE MlaFp4Factors of_high(u32 halves) { return {ptx::F16::high(halves), ptx::F16::high(halves)}; }
+  WW_DEVICE explicit MlaFp4Factors(float value)
+      : scale(ptx::Bf16::pack(0.5f * value, 0.5f * value)), offset(ptx::Bf16::pack(-96.0f * value, -96.0f * value)) {}
 };
 
 struct MlaFp4 {
@@ -33,14 +29,6 @@ struct MlaFp4 {
     pairs[1] = times(permute(low, kUpper, 0x4342), by);
     pairs[2] = times(permute(high, kUpper, 0x4140), by);
     pairs[3] = times(permute(high, kUpper, 0x4342), by);
-  }
-  // Four codes of one token in the lower half of the word and of another one in the upper: pairs of both.
-  static WW_DEVICE void widen_two(u32 codes, const MlaFp4Factors& by, u32 (&pairs)[4]) {
-    const u32 low = lower_bytes(codes), high = lower_bytes(codes >> 16);
-#pragma unroll
-    for (u32 i = 0; i < 4; ++i) {
-      pairs[i] = times((permute(low, high, i * 0x1111u + 0x4400u) & 0x00ff00ffu) | kUpperByte * 0x01000100u, by);
-    }
   }
 
  private:

@@ -24,7 +24,7 @@ struct Piece {
     } else if constexpr (kFormat == MlaFormat::fp4) {
       const uint2 codes = __ldg(reinterpret_cast<const uint2*>(token) + piece);
       const u32 scale = __ldg(reinterpret_cast<const uint8_t*>(token) + kFp4MlaScaleAt + piece);
-      const MlaFp4Factors by = MlaFp4Factors::of_low(halves_of_e4m3<false>(scale));
+      const MlaFp4Factors by(ptx::F16::low(halves_of_e4m3<false>(scale)));
       u32 pairs[2][4];
       MlaFp4::widen(codes.x, by, pairs[0]);
       MlaFp4::widen(codes.y, by, pairs[1]);

@@ -240,7 +240,8 @@ TEST(MlaFamilies, TheFasterOneIsByFormatRequestsAndRows) {
   EXPECT_EQ(faster(MlaFormat::e4m3, 48, 16, 1), MlaFamily::wgmma);
   EXPECT_EQ(faster(MlaFormat::e4m3, 64, 16, 1), MlaFamily::mma);
   EXPECT_EQ(faster(MlaFormat::ds_mla, 128, 16, 2), MlaFamily::wgmma);
-  EXPECT_EQ(faster(MlaFormat::fp4, 128, 16, 1), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::fp4, 32, 16, 1), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::fp4, 48, 16, 1), MlaFamily::mma);
   EXPECT_EQ(faster(MlaFormat::e4m3, 128, 33, 1), MlaFamily::wgmma);
 }
 

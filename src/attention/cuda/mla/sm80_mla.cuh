@@ -35,7 +35,10 @@ class Sm80MlaSoftmax {
 
   // After the queries are loaded.
   WW_DEVICE void begin(const SplitSegment& s, const Sm80MlaShared<C>& shared) {
-    if constexpr (C::kFp8) scale_log2_ = p_.scale * kLog2e * mla_kv_scale<C::kFormat>(p_) * shared.query_units[row()];
+    if constexpr (C::kCodes) {
+      const float stored = mla_kv_scale<C::kFormat>(p_) * C::kWidenedScale;
+      scale_log2_ = p_.scale * kLog2e * stored * shared.query_units[row()];
+    }
     maximum_ = kNone;
     sum_ = 0;
     plain_end_ = s.kv_len - s.q_len;

@@ -7,11 +7,12 @@
 // Q is divided by a power of two a row, as f16 does not reach as far as bf16. The scales of 656-byte tokens multiply P
 // relative to the largest one yet of the warp's block of columns, by which O is multiplied in the end.
 //
-// e2m1 codes become pairs of bf16 numbers, scales included (mla_fp4.cuh). A word has eight neighbouring columns of a
-// token for S, which are two MMAs' four, and for O four columns of two tokens, one each for four MMAs.
+// e2m1 codes become pairs of f16 numbers, their blocks' scales included (fp4_fragment.h): those four apart in a word.
+// It has eight neighbouring columns of a token for S, which are two MMAs' four, and for O four columns of two tokens,
+// one each for four MMAs.
 #pragma once
 
-#include "attention/cuda/mla/mla_fp4.cuh"
+#include "attention/cuda/fp4_fragment.h"
 #include "attention/cuda/mla/sm80_mla_shared.cuh"
 
 namespace warpweave::cuda {
@@ -47,9 +48,10 @@ class Sm80MlaMma {
           const bool rope = step == kLatentSteps;
           const int column = rope ? kMlaLatentDim + quarter() * 16 : quarter() * kMlaScaleDim + step * 16;
           uint2 w = make_uint2(0, 0);
-          if (coded(step)) {
-            const int own = C::kFp4 ? j * 8 - step % 2 * 12 : j * 4;
-            if (has) w = *reinterpret_cast<const uint2*>(from + (column + own) * 2);
+          if (C::kFp4 && coded(step)) {
+            if (has) w = fp4_columns(from + (column - step % 2 * 16 + j * 8 + step % 2 * 2) * 2);
+          } else if (coded(step)) {
+            if (has) w = *reinterpret_cast<const uint2*>(from + (column + j * 4) * 2);
           } else if (has) {
             w = make_uint2(*reinterpret_cast<const ptx::u32*>(from + (column + j * 2) * 2),
                            *reinterpret_cast<const ptx::u32*>(from + (column + j * 2 + 8) * 2));
@@ -59,7 +61,7 @@ class Sm80MlaMma {
         }
       }
     }
-    if constexpr (C::kFp8) divide_queries(shared);
+    if constexpr (C::kCodes) divide_queries(shared);
   }
 
   // S of this warp's columns and tokens, to parts[quarter].
@@ -74,8 +76,8 @@ class Sm80MlaMma {
       }
     }
     const ptx::u32 tokens = stage + half() * (C::kTokens / 2) * C::kTokenPitch;
-    if constexpr (C::kFp8) coded_scores(tokens, s);
-    else if constexpr (C::kFp4) fp4_scores(tokens, s);
+    if constexpr (C::kFp4) fp4_scores(tokens, s);
+    else if constexpr (C::kCodes) coded_scores(tokens, s);
     else block_scores<0, kLatentSteps>(stage, quarter() * 2, 0, s);
     if constexpr (!C::kSwizzled) rope_scores(tokens, s);
     else block_scores<kLatentSteps, 1>(stage, kMlaLatentDim / 64, quarter() * 2, s);
@@ -122,7 +124,7 @@ class Sm80MlaMma {
   }
 
   // What `out` is to be multiplied by, beside the rows' factors.
-  WW_DEVICE float out_unit() const { return C::kFormat == MlaFormat::ds_mla ? scale_unit_ : 1.0f; }
+  WW_DEVICE float out_unit() const { return C::kFormat == MlaFormat::ds_mla ? scale_unit_ : C::kWidenedScale; }
 
   // O of this warp's 64 columns.
   WW_DEVICE void add_values(ptx::u32 stage, ptx::u32 probability) {
@@ -138,7 +140,7 @@ class Sm80MlaMma {
       if constexpr (C::kFormat == MlaFormat::ds_mla) scale_probabilities(stage, step, a);
       if constexpr (C::kFp4) {
         add_fp4_values(stage + step * 16 * C::kTokenPitch, a);
-      } else if constexpr (C::kFp8) {
+      } else if constexpr (C::kCodes) {
         const ptx::u32 tokens = stage + (step * 16 + row) * C::kTokenPitch;
 #pragma unroll
         for (int c = 0; c < 2; ++c) {  // 32 columns
@@ -179,11 +181,11 @@ class Sm80MlaMma {
   WW_DEVICE Place place(int pair) const {
     const int j = lane() % 4;
     if constexpr (C::kFp4) return {pair / 4 * 4 + j, lane() / 4 * 4 + pair % 4};
-    if constexpr (!C::kFp8) return {pair, lane()};
+    if constexpr (!C::kCodes) return {pair, lane()};
     return {pair / 2 * 2 + j / 2, lane() / 4 * 4 + j % 2 * 2 + pair % 2};
   }
   WW_DEVICE float4 numbers(int m, int pair) const {
-    if constexpr (!C::kFp8 && !C::kFp4) {
+    if constexpr (!C::kCodes) {
       return make_float4(out[m][pair][0], out[m][pair][1], out[m][pair][2], out[m][pair][3]);
     }
     const int even = C::kFp4 ? pair / 4 * 4 + pair % 2 * 2 : pair / 2 * 2, i = C::kFp4 ? pair / 2 % 2 : pair % 2;
@@ -242,7 +244,8 @@ class Sm80MlaMma {
           for (int part = 0; part < 4; part += 2) {
             ptx::u32& pair = q_[m][step][i + part];
             const float low = E::low(pair) * inverse, high = E::high(pair) * inverse;
-            pair = coded(step) ? Operand::pack(low, high) : E::pack(low, high);
+            constexpr float kRopeUnit = 1 / C::kWidenedScale;  // the scores of both parts are added
+            pair = coded(step) ? Operand::pack(low, high) : E::pack(low * kRopeUnit, high * kRopeUnit);
           }
         }
       }
@@ -307,6 +310,19 @@ class Sm80MlaMma {
     }
   }
 
+  // Of eight neighbouring columns of Q from `from` on, less 0 or 2: the first and the fifth, the second and the sixth.
+  static WW_DEVICE uint2 fp4_columns(const char* from) {
+    const ptx::u32 near = *reinterpret_cast<const ptx::u32*>(from), far = *reinterpret_cast<const ptx::u32*>(from + 8);
+    return make_uint2(__byte_perm(near, far, 0x5410), __byte_perm(near, far, 0x7632));
+  }
+
+  // Eight codes times `scale`.
+  static WW_DEVICE void widen_fp4(ptx::u32 codes, ptx::u32 scale, ptx::u32 (&pairs)[4]) {
+    Fp4Halves::widen(codes, pairs);
+#pragma unroll
+    for (ptx::u32& pair : pairs) pair = Operand::multiply(pair, scale);
+  }
+
   WW_DEVICE void fp4_scores(ptx::u32 tokens, float (&s)[C::kRowBlocks][kScoreTiles][4]) const {
     const ptx::u32 from = tokens + lane() % 8 * C::kTokenPitch + quarter() * (kMlaScaleDim / 2) + lane() / 8 * 16;
     const ptx::u32 scales = tokens + lane() / 4 * C::kTokenPitch + kFp4MlaScaleAt + quarter() * kQuarterScales;
@@ -320,12 +336,11 @@ class Sm80MlaMma {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         ptx::u32 pairs[4];
-        MlaFp4::widen(b[c], c % 2 == 0 ? MlaFp4Factors::of_low(halves[c / 2]) : MlaFp4Factors::of_high(halves[c / 2]),
-                      pairs);
+        widen_fp4(b[c], __byte_perm(halves[c / 2], 0, c % 2 == 0 ? 0x1010 : 0x3232), pairs);
 #pragma unroll
         for (int m = 0; m < C::kRowBlocks; ++m) {
-          E::mma(s[m][n], q_[m][c * 2], pairs[0], pairs[1]);
-          E::mma(s[m][n], q_[m][c * 2 + 1], pairs[2], pairs[3]);
+          Operand::mma(s[m][n], q_[m][c * 2], pairs[0], pairs[1]);
+          Operand::mma(s[m][n], q_[m][c * 2 + 1], pairs[2], pairs[3]);
         }
       }
     }
@@ -349,12 +364,12 @@ class Sm80MlaMma {
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
       ptx::u32 near[4], far[4];
-      MlaFp4::widen_two(b[c * 2], MlaFp4Factors::of_both(halves[0][c]), near);
-      MlaFp4::widen_two(b[c * 2 + 1], MlaFp4Factors::of_both(halves[1][c]), far);
+      widen_fp4(b[c * 2], halves[0][c], near);
+      widen_fp4(b[c * 2 + 1], halves[1][c], far);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
 #pragma unroll
-        for (int m = 0; m < C::kRowBlocks; ++m) E::mma(out[m][c * 4 + i], a[m], near[i], far[i]);
+        for (int m = 0; m < C::kRowBlocks; ++m) Operand::mma(out[m][c * 4 + i], a[m], near[i], far[i]);
       }
     }
   }

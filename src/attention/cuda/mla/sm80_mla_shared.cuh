@@ -14,15 +14,17 @@ template <class Element_, MlaFormat kFormat_, int kRowBlocks_>
 struct Sm80MlaConfig {
   using Element = Element_;
   static constexpr MlaFormat kFormat = kFormat_;
-  static constexpr bool kFp8 = kFormat == MlaFormat::e4m3 || kFormat == MlaFormat::ds_mla;
+  static constexpr bool kCodes = kFormat != MlaFormat::same16;
   static constexpr bool kFp4 = kFormat == MlaFormat::fp4;
-  // What the MMAs multiply: e4m3 codes are exact in f16, which one instruction makes of them, and P has three bits
-  // more in it than in bf16. The rotated numbers of 656-byte tokens stay what they are.
-  using Operand = std::conditional_t<kFp8, ptx::F16, Element>;
+  // What the MMAs multiply: codes are exact in f16, which one instruction makes of e4m3 ones, and P has three bits more
+  // in it than in bf16. The rotated numbers of packed tokens stay what they are.
+  using Operand = std::conditional_t<kCodes, ptx::F16, Element>;
+  // e2m1 codes times their scales come out so many times smaller (fp4_fragment.h).
+  static constexpr float kWidenedScale = kFp4 ? 0x1p14f : 1.0f;
   static constexpr int kRowBlocks = kRowBlocks_;  // of 16 rows
   static constexpr int kRows = 16 * kRowBlocks;
   static constexpr int kThreads = 256;
-  static constexpr int kTokens = (kFp8 || kFp4) && kRowBlocks == 1 ? 64 : 32;  // a step
+  static constexpr int kTokens = kCodes && kRowBlocks == 1 ? 64 : 32;  // a step
   static constexpr int kSteps = kDecodeTileTokens / kTokens;          // a tile of the plan
   static constexpr int kTokenBytes = mla_token_bytes(kFormat);
   // 16-bit numbers stand as TMA brings them: blocks of 64 columns, and in a token's 128 bytes of one the 16-byte units
@@ -36,7 +38,7 @@ struct Sm80MlaConfig {
   static constexpr int kStageBytes = kTokens * kTokenPitch;
   // Two CTAs of 16 rows have an SM of Hopper's 227 KB, one an older one's 163 KB.
   static constexpr int kCtasPerSm = sm80_mla_ctas_per_sm(kRows);
-  static constexpr int kStages = kRowBlocks == 1 ? (kFp4 ? 3 : 2) : (kFp8 || kFp4) ? 6 : 3;
+  static constexpr int kStages = kRowBlocks == 1 ? (kFp4 ? 3 : 2) : kCodes ? 6 : 3;
   static constexpr int kPartPitch = kTokens + 8;          // floats: a row of S, of a quarter of the columns
   static constexpr int kProbabilityPitch = kTokens * 2 + 16;  // bytes
   static constexpr int kPartBytes = 4 * kRows * kPartPitch * 4;
@@ -47,7 +49,7 @@ struct Sm80MlaConfig {
   static_assert(kSmemBytes <= (kCtasPerSm == 2 ? 113 : 163) * 1024);
   static constexpr float kRescaleThreshold = 8;  // log2 units
   // P is 2^this where a score is the greatest: in f16 it then reaches from 2^15 (kRescaleThreshold above) to 2^-24.
-  static constexpr float kProbabilityLog2 = kFp8 ? 7 : 0;
+  static constexpr float kProbabilityLog2 = kCodes ? 7 : 0;
 };
 
 // Where in a stage the 16-byte `unit` of a block's 128 bytes of a token stands (kSwizzled).

@@ -18,9 +18,9 @@ namespace warpweave::cuda {
 // lanes store to all banks, for neighbouring rows differ in the swizzle's lowest bit. Two CTAs of a cluster widen half
 // of the tokens each and send them to each other (kExchanges): eight lanes have a token, four of them every other
 // block of 64 columns, whose 16-byte units they store in the other order. A lane's work is cut into pieces, two blocks
-// that share a scale, and a piece is asked for kAhead pieces before it is stored. More pieces ahead are slower: a warp
-// that waits for one load waits for all that it has asked for. Of e2m1 codes, a lane has its share of a piece's 128
-// columns in one load (Sm90MlaFp4Piece).
+// that share a scale, and a piece is asked for kAhead pieces before it is stored. More pieces ahead are slower, but for
+// e2m1 codes of pairs: a warp that waits for one load waits for all that it has asked for. Of e2m1 codes, a lane has
+// its share of a piece's 128 columns in one load (Sm90MlaFp4Piece).
 template <class C>
 class Sm90MlaCodeProducer {
  public:
@@ -56,7 +56,7 @@ class Sm90MlaCodeProducer {
   static constexpr int kOwnBarrier = 5;
   static constexpr int kRopeBlock = mla_first_column(kMlaRopePart);
   static constexpr int kPieces = kMlaLatentDim / kMlaScaleDim, kPartPieces = kPieces / 2;
-  static constexpr int kAhead = 2;
+  static constexpr int kAhead = kFp4 && C::kExchanges ? 3 : 2;
   static constexpr int kLanes = C::kExchanges ? 8 : 4;     // that have a token
   static constexpr int kPieceBlocks = 2 * 4 / kLanes;      // a lane's, of a piece's two
 

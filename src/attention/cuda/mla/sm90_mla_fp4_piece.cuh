@@ -48,7 +48,7 @@ struct Sm90MlaFp4Piece {
       const bool upper = kScales == 2 && (i >= kWords / 2) != (second != 0);
       const float scale = upper ? ptx::F16::high(halves) : ptx::F16::low(halves);
       u32 pairs[4];
-      MlaFp4::widen(word, {scale, scale}, pairs);
+      MlaFp4::widen(word, MlaFp4Factors(scale), pairs);
       const int unit = first_unit + (i ^ second * (kWords / 2));
       mla_store_16(row + (unit ^ flip) * 16, make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
     }
