@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "engine/testing/asking.h"
 #include "engine/testing/serving_device.h"
@@ -259,11 +258,9 @@ TEST_F(LatentNames, ServeLongPromptsAlike) {
     const char* format;
     double bound;
   };
-  const std::set<std::string> without_packed = {"triton", "flex_attention", "torch_native"};
   for (const char* name : {"fa3", "fa4", "flashmla", "cutlass_mla", "trtllm_mla", "flashinfer", "triton",
                            "flex_attention", "torch_native"}) {
-    for (const Pool& pool : {Pool{"auto", 0.05}, {"fp8_e4m3", 0.25}, {"fp8_ds_mla", 0.15}}) {
-      if (pool.format == std::string("fp8_ds_mla") && without_packed.contains(name)) continue;
+    for (const Pool& pool : {Pool{"auto", 0.05}, {"fp8_e4m3", 0.25}, {"fp8_ds_mla", 0.15}, {"fp4_e2m1", 0.35}}) {
       for (const int chunk : {-1, 512}) {  // behind a prefix: chunks of it are merged
         ServerArgs own = args;
         own.dtype = "bfloat16";
