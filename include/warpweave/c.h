@@ -96,7 +96,10 @@ enum { WW_DEVICE_CPU = 1, WW_DEVICE_CUDA = 2, WW_DEVICE_CUDA_HOST = 3 };
 
 /* How K and V are stored. bf16, f16 and f32 are the tensor's own dtype. fp8 tensors may also be uint8.
  * fp4 (NVFP4): uint8 tensors of head_dim / 2 bytes, the even element in the low four bits, and one
- * e4m3 scale for 16 elements along the head dim. */
+ * e4m3 scale for 16 elements along the head dim.
+ * fp8_ds_mla and fp4_mla: of latent plans with head_dim 576 and v_head_dim 512, uint8 tensors (ds: or e4m3) of whole
+ * tokens, 656 and 416 bytes: 512 codes (two fp4 a byte, the even one low), their scales (4 f32 that are powers of two
+ * from 2^-32 to 2^7; 32 e4m3), then 64 bf16 values. docs/kv-formats.md. Version 0.1. */
 typedef int32_t ww_kv_format;
 enum {
   WW_KV_F32 = 0,
@@ -104,7 +107,9 @@ enum {
   WW_KV_F16 = 2,
   WW_KV_FP8_E4M3 = 3,
   WW_KV_FP8_E5M2 = 4,
-  WW_KV_FP4_E2M1 = 5
+  WW_KV_FP4_E2M1 = 5,
+  WW_KV_FP8_DS_MLA = 6,
+  WW_KV_FP4_MLA = 7
 };
 
 /* The order of a page's dimensions. Strides are the tensor's, so packed or sliced caches work. */

@@ -146,7 +146,7 @@ static_assert(WW_MODEL_F32 == 1 << static_cast<int>(ModelDType::f32) &&
               WW_MODEL_BF16 == 1 << static_cast<int>(ModelDType::bf16) &&
               WW_MODEL_F16 == 1 << static_cast<int>(ModelDType::f16));
 static_assert(WW_KV_F32 == static_cast<int>(KvFormat::f32) &&
-              WW_KV_FP4_E2M1 == static_cast<int>(KvFormat::fp4_e2m1));
+              WW_KV_FP4_MLA == static_cast<int>(KvFormat::fp4_mla));
 static_assert(WW_MODE_DRAFT_EXTEND == static_cast<int>(ForwardMode::draft_extend));
 
 ww_dtype dtype_of(DType dtype) {

@@ -18,6 +18,11 @@ constexpr int64_t kMinParallelElements = 1 << 14;
 // Heads and dim of a KV tensor, for calls without a plan.
 Result<KvSpec> kv_spec_of(const ww_kv_cache& kv, const ww_tensor* k_new, const ww_tensor* v_new) {
   WW_ASSIGN_OR_RETURN(const KvFormat format, read_kv_format(kv.format));
+  if (kv_format_is_packed(format)) {
+    return Status::invalid_argument(
+        fmt::format("kv.format: tokens of {} are packed by the caller (docs/kv-formats.md)", kv_format_name(format)),
+        "kv.format");
+  }
   for (const ww_tensor* tensor : {k_new, v_new, kv.k, kv.v}) {
     if (tensor == nullptr)
       return Status::invalid_argument("k_new, v_new, kv.k, kv.v: one of them is NULL");

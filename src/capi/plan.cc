@@ -9,6 +9,7 @@
 
 #include "attention/hybrid.h"
 #include "attention/registry.h"
+#include "kv/latent_token.h"
 
 namespace warpweave::capi {
 namespace {
@@ -33,6 +34,17 @@ ModelDType model_dtype(DType dtype) {
 }
 
 size_t align_up(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Packed formats hold whole latent tokens of one size, and the other fp4 none.
+Status check_packed(const ww_plan_options& options, KvFormat format) {
+  if (!kv_format_is_packed(format)) {
+    if (options.latent == 0 || format != KvFormat::fp4_e2m1) return {};
+    return invalid("kv_format", "is WW_KV_FP4_E2M1; latent attention keeps fp4 in whole tokens: WW_KV_FP4_MLA");
+  }
+  if (options.latent != 0 && options.head_dim == kPackedTokenDim && options.v_head_dim == kPackedLatentDim) return {};
+  return invalid("kv_format", fmt::format("{} holds latent tokens: it needs latent 1, head_dim {} and v_head_dim {}",
+                                          kv_format_name(format), kPackedTokenDim, kPackedLatentDim));
+}
 
 Status check_latent(const ww_plan_options& options) {
   WW_RETURN_IF_ERROR(check_range("latent", options.latent, 0, 1));
@@ -105,6 +117,7 @@ Status AttentionPlan::read_options(const ww_plan_options& options) {
                                           options.q_dtype.code, options.q_dtype.bits));
   }
   WW_ASSIGN_OR_RETURN(const KvFormat format, read_kv_format(options.kv_format));
+  WW_RETURN_IF_ERROR(check_packed(options, format));
   const int v_head_dim = options.v_head_dim == 0 ? options.head_dim : options.v_head_dim;
   kv_spec_ = {options.num_kv_heads, options.head_dim, v_head_dim, 0, format,
               options.device.device_type == WW_DEVICE_CUDA ? Place::gpu : Place::cpu, options.latent != 0};

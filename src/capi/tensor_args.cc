@@ -106,7 +106,7 @@ bool kv_dtype_matches(const ww_dtype& dtype, KvFormat format) {
     case KvFormat::fp8_e5m2: return byte || dtype_of(dtype) == DType::fp8_e5m2;
     case KvFormat::fp4_e2m1:
       return byte || (dtype.code == WW_DTYPE_FLOAT4_E2M1FN && dtype.bits == 4 && dtype.lanes == 2);
-    case KvFormat::fp8_ds_mla:
+    case KvFormat::fp8_ds_mla: return byte || dtype_of(dtype) == DType::fp8_e4m3;
     case KvFormat::fp4_mla: return byte;
   }
   return false;
@@ -174,7 +174,7 @@ Status read_kv_tensor(const KvTensor& tensor, const KvSpec& spec, ww_kv_layout l
     return invalid(tensor.name, fmt::format("the KV format is {}, but the tensor has {}",
                                             kv_format_name(spec.format), dtype_text(values.dtype)));
   }
-  const int stored = fp4 ? tensor.dim / 2 : tensor.dim, per_element = fp4 ? 2 : 1;
+  const int stored = fp4 ? tensor.dim / 2 : kv_stored_dim(spec.format, tensor.dim), per_element = fp4 ? 2 : 1;
   if (fp4 && tensor.dim % kFp4BlockElements != 0) {
     return invalid(tensor.name, fmt::format("fp4 needs a head dim that {} divides, this is {}",
                                             kFp4BlockElements, tensor.dim));
@@ -185,7 +185,8 @@ Status read_kv_tensor(const KvTensor& tensor, const KvSpec& spec, ww_kv_layout l
     return invalid(tensor.name,
                    fmt::format("its shape does not have {}{} heads and {} {} at the end in {} "
                                "order",
-                               page, spec.num_kv_heads, stored, fp4 ? "bytes" : "elements",
+                               page, spec.num_kv_heads, stored,
+                               fp4 || kv_format_is_packed(spec.format) ? "bytes" : "elements",
                                layout == WW_KV_HND ? "HND" : "NHD"));
   }
   if (strides_differ(values, dims.last, 1)) {
@@ -344,9 +345,11 @@ Result<KvFormat> read_kv_format(ww_kv_format format) {
     case WW_KV_FP8_E4M3: return KvFormat::fp8_e4m3;
     case WW_KV_FP8_E5M2: return KvFormat::fp8_e5m2;
     case WW_KV_FP4_E2M1: return KvFormat::fp4_e2m1;
+    case WW_KV_FP8_DS_MLA: return KvFormat::fp8_ds_mla;
+    case WW_KV_FP4_MLA: return KvFormat::fp4_mla;
     default:
       return invalid("kv_format",
-                     fmt::format("is {}; use one of WW_KV_F32 ... WW_KV_FP4_E2M1", format));
+                     fmt::format("is {}; use one of WW_KV_F32 ... WW_KV_FP4_MLA", format));
   }
 }
 

@@ -38,14 +38,14 @@ ww_device device_of(const std::string& name) {
 }
 
 ww_kv_format kv_format_of(const std::string& name) {
-  const char* const names[] = {"float32",  "bfloat16", "float16",
-                               "fp8_e4m3", "fp8_e5m2", "fp4_e2m1"};
-  for (int i = 0; i < 6; ++i) {
+  const char* const names[] = {"float32", "bfloat16", "float16", "fp8_e4m3",
+                               "fp8_e5m2", "fp4_e2m1", "fp8_ds_mla", "fp4_mla"};
+  for (ww_kv_format i = WW_KV_F32; i <= WW_KV_FP4_MLA; ++i) {
     if (name == names[i]) return i;
   }
   throw nb::value_error(("KV format " + name +
-                         " is not float32, bfloat16, float16, fp8_e4m3, fp8_e5m2 or "
-                         "fp4_e2m1")
+                         " is not float32, bfloat16, float16, fp8_e4m3, fp8_e5m2, fp4_e2m1, "
+                         "fp8_ds_mla or fp4_mla")
                             .c_str());
 }
 

@@ -124,11 +124,46 @@ def test_fp8_rows_and_their_scale(rng):
     np.testing.assert_allclose(out[:, 0], step.expected(True)[0], atol=5e-3)
 
 
+def packed_tokens(rng, shape, fp8):
+    """Tokens of 656 or 416 bytes [..., bytes], and the values [..., 576] that they hold."""
+    exponents = rng.integers(-4, 0, (*shape, 4))
+    scales = np.exp2(exponents).astype(np.float32)
+    rope = (rows(rng, *shape, ROPE).view(np.uint32) & 0xFFFF0000).view(np.float32)
+    rope_bytes = (rope.view(np.uint32) >> 16).astype("<u2").view(np.uint8)
+    if fp8:
+        codes = np.array([0x30, 0x38, 0x40, 0xB0, 0xB8, 0x00], np.uint8)  # 0.5, 1, 2, -0.5, -1, 0
+        pick = rng.integers(0, 6, (*shape, RANK))
+        latent = np.array([0.5, 1, 2, -0.5, -1, 0], np.float32)[pick] * np.repeat(scales, 128, -1)
+        parts = [codes[pick], scales.view(np.uint8), rope_bytes]
+    else:
+        codes = rng.integers(0, 16, (*shape, RANK)).astype(np.uint8)
+        magnitudes = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+        values = magnitudes[codes & 7] * np.where(codes & 8, -1, 1).astype(np.float32)
+        latent = values * np.repeat(scales, 128, -1)
+        blocks = np.repeat(((exponents + 7) << 3).astype(np.uint8), 8, -1)  # e4m3 of powers of two
+        parts = [codes[..., ::2] | codes[..., 1::2] << 4, blocks, rope_bytes]
+    return np.concatenate(parts, -1), np.concatenate((latent, rope), -1)
+
+
+@pytest.mark.parametrize("fp8", [True, False])
+def test_packed_tokens(rng, fp8):
+    step = Step(rng, [(1, 70), (1, 40)], 16)
+    tokens, values = packed_tokens(rng, step.pages.shape[:-1], fp8)
+    table = step.table()
+    step.latent = [values[table[r, : -(-n // 16)]].reshape(-1, 1, DIM)[:n] for r, n in enumerate(step.lens)]
+    how = dict(is_fp8_kvcache=True) if fp8 else dict(kv_format="fp4_mla")
+    out, _ = warpweave.flash_mla_with_kvcache(step.q[:, None], tokens, table, step.lens, RANK, softmax_scale=SCALE, **how)
+    expected = step.expected(True)[0]
+    np.testing.assert_allclose(out[:, 0], expected, atol=5e-3 * np.abs(expected).max())
+
+
 def test_what_does_not_run_is_refused(rng):
     step = Step(rng, [(1, 40)], 16)
     call = [step.q[:, None], step.pages, step.table(), step.lens, RANK]
-    with pytest.raises(NotImplementedError, match="is_fp8_kvcache"):
-        warpweave.flash_mla_with_kvcache(*call, is_fp8_kvcache=True)
+    with pytest.raises(ValueError, match="kv_format"):
+        warpweave.flash_mla_with_kvcache(*call, is_fp8_kvcache=True, kv_format="fp8_e4m3")
+    with pytest.raises(ValueError, match="656"):
+        warpweave.flash_mla_with_kvcache(call[0], np.zeros(step.pages.shape, np.uint8), *call[2:], is_fp8_kvcache=True)
     with pytest.raises(NotImplementedError, match="indices"):
         warpweave.flash_mla_with_kvcache(*call, indices=step.table())
     with pytest.raises(NotImplementedError, match="topk"):

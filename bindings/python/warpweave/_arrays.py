@@ -120,8 +120,8 @@ def kv_format(array, given=None):
         return name
     if name in _FORMATS:
         return _FORMATS[name]
-    raise ValueError(f"the cache's dtype is {name}: pass kv_format (fp8_e4m3, fp8_e5m2 or fp4_e2m1) to say what its "
-                     "bytes mean")
+    raise ValueError(f"the cache's dtype is {name}: pass kv_format (fp8_e4m3, fp8_e5m2, fp4_e2m1, fp8_ds_mla or "
+                     "fp4_mla) to say what its bytes mean")
 
 
 def empty(like, shape, dtype=None):

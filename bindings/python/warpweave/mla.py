@@ -51,10 +51,9 @@ class MlaMetadata:
 def get_mla_metadata(cache_seqlens, num_q_tokens_per_head_k=None, num_heads_k=1, num_heads_q=None,
                      is_fp8_kvcache=False, topk=None):
     """(metadata, num_splits) of one step for flash_mla_with_kvcache. cache_seqlens [batch] is read here, and waited for
-    where it is on a GPU. How tokens are split over a GPU is decided where the work is launched: num_splits, of the
+    where it is on a GPU. is_fp8_kvcache changes nothing here. How tokens are split over a GPU is decided where the work is launched: num_splits, of the
     kind of cache_seqlens, [batch + 1], says one part for each request and is not read again."""
-    _refuse(is_fp8_kvcache=(is_fp8_kvcache, "tokens of 656 bytes do not run here; rows of float8_e4m3fn values do"),
-            topk=(topk, "sparse attention does not run here"))
+    _refuse(topk=(topk, "sparse attention does not run here"))
     if num_heads_k != 1:
         raise ValueError(f"num_heads_k: is {num_heads_k}, latent attention has 1")
     metadata = MlaMetadata(cache_seqlens)
@@ -71,9 +70,14 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, t
 
     tile_scheduler_metadata, from get_mla_metadata, has the lengths; without it cache_seqlens is read at every call.
     softmax_scale is dim ** -0.5 where it is not given, as in FlashMLA; DeepSeek's is that of the heads, of 192.
-    k_scale, one float32 value, multiplies an fp8 cache."""
-    _refuse(is_fp8_kvcache=(is_fp8_kvcache, "tokens of 656 bytes do not run here; pass rows of float8_e4m3fn values"),
-            indices=(indices, "sparse attention does not run here"))
+    is_fp8_kvcache: k_cache [blocks, page_size, 1, 656] holds tokens of 656 bytes (uint8 or float8_e4m3fn: 512 e4m3 codes,
+    4 float32 scales that are powers of two, 64 bfloat16 values), of dim 576 and head_dim_v 512. kv_format "fp4_mla": of
+    416 (256 bytes of e2m1 codes, 32 e4m3 scales, 64 bfloat16). k_scale, one float32 value, multiplies a cache of fp8 rows."""
+    _refuse(indices=(indices, "sparse attention does not run here"))
+    if is_fp8_kvcache:
+        if kv_format not in (None, "fp8_ds_mla"):
+            raise ValueError(f"kv_format: is {kv_format}, is_fp8_kvcache means fp8_ds_mla")
+        kv_format = "fp8_ds_mla"
     if q.ndim != 4 or k_cache.ndim != 4 or k_cache.shape[2] != 1:
         raise ValueError("q must be [batch, rows, heads, dim], k_cache [blocks, page_size, 1, dim]")
     metadata = MlaMetadata(cache_seqlens) if tile_scheduler_metadata is None else tile_scheduler_metadata
