@@ -99,7 +99,7 @@ enum { WW_DEVICE_CPU = 1, WW_DEVICE_CUDA = 2, WW_DEVICE_CUDA_HOST = 3 };
  * e4m3 scale for 16 elements along the head dim.
  * fp8_ds_mla and fp4_mla: of latent plans with head_dim 576 and v_head_dim 512, uint8 tensors (ds: or e4m3) of whole
  * tokens, 656 and 416 bytes: 512 codes (two fp4 a byte, the even one low), their scales (4 f32 that are powers of two
- * from 2^-32 to 2^7; 32 e4m3), then 64 bf16 values. docs/kv-formats.md. Version 0.1. */
+ * from 2^-32 to 2^7; 32 e4m3), then 64 bf16 values. docs/kv-formats.md. */
 typedef int32_t ww_kv_format;
 enum {
   WW_KV_F32 = 0,
