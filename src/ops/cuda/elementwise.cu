@@ -101,14 +101,10 @@ struct NormPart {
 // Calls visit(pack, share, column), columns counted from the part's first on, for what is in registers.
 template <class S, typename Visit>
 __device__ __forceinline__ void for_part(int cols, const Visit& visit) {
-#pragma unroll
-  for (int pack = 0; pack < S::kPacks; ++pack) {
-#pragma unroll
-    for (int share = 0; share < S::kShare; ++share) {
-      const int column = pack * S::kStep + share * S::kThreads * 4;
-      if (column < cols) visit(pack, share, column);
-    }
-  }
+  for_packs<S>([&](int pack, int share) {
+    const int column = pack * S::kStep + share * S::kThreads * 4;
+    if (column < cols) visit(pack, share, column);
+  });
 }
 
 // x plus its partial sums; all loads of two packs, without partial sums of all, come before they are used. Not `live`: with

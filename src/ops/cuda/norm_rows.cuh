@@ -36,16 +36,22 @@ struct NormShape {
   }
 };
 
-// Calls visit(pack, share, column) for what is in registers.
+// Calls visit(pack, share) for all that a thread has in registers.
 template <class S, typename Visit>
-__device__ __forceinline__ void for_columns(int cols, const Visit& visit) {
+__device__ __forceinline__ void for_packs(const Visit& visit) {
 #pragma unroll
   for (int pack = 0; pack < S::kPacks; ++pack) {
 #pragma unroll
-    for (int share = 0; share < S::kShare; ++share) {
-      if (S::column(pack, share) < cols) visit(pack, share, S::column(pack, share));
-    }
+    for (int share = 0; share < S::kShare; ++share) visit(pack, share);
   }
+}
+
+// Calls visit(pack, share, column) for what is in registers of a row of `cols` columns.
+template <class S, typename Visit>
+__device__ __forceinline__ void for_columns(int cols, const Visit& visit) {
+  for_packs<S>([&](int pack, int share) {
+    if (S::column(pack, share) < cols) visit(pack, share, S::column(pack, share));
+  });
 }
 
 // Adds an expert's result of a row, times its weight, to what is in registers.

@@ -9,13 +9,7 @@ MlaKernel sm90_mla_f16(MlaFormat format, bool boxes, bool paired, MlaMerging mer
     case MlaFormat::fp4: return nullptr;
     case MlaFormat::same16: break;
   }
-  switch (merging) {
-    case MlaMerging::last_cta:
-      return sm90_mla_kernel<ptx::F16, MlaFormat::same16, MlaMerging::last_cta>(boxes, paired);
-    case MlaMerging::shares: return sm90_mla_kernel<ptx::F16, MlaFormat::same16, MlaMerging::shares>(boxes, paired);
-    case MlaMerging::by_kernel: break;
-  }
-  return sm90_mla_kernel<ptx::F16, MlaFormat::same16, MlaMerging::by_kernel>(boxes, paired);
+  return sm90_mla_same16<ptx::F16>(boxes, paired, merging);
 }
 
 }  // namespace warpweave::cuda

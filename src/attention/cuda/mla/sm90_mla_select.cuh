@@ -22,4 +22,15 @@ MlaKernel sm90_mla_kernel(bool boxes, bool paired) {
   return launch_sm90_mla<Sm90MlaConfig<Element, kFormat, false, false, kMerging>>;
 }
 
+// Of 16-bit pools.
+template <class Element>
+MlaKernel sm90_mla_same16(bool boxes, bool paired, MlaMerging merging) {
+  switch (merging) {
+    case MlaMerging::last_cta: return sm90_mla_kernel<Element, MlaFormat::same16, MlaMerging::last_cta>(boxes, paired);
+    case MlaMerging::shares: return sm90_mla_kernel<Element, MlaFormat::same16, MlaMerging::shares>(boxes, paired);
+    case MlaMerging::by_kernel: break;
+  }
+  return sm90_mla_kernel<Element, MlaFormat::same16, MlaMerging::by_kernel>(boxes, paired);
+}
+
 }  // namespace warpweave::cuda
