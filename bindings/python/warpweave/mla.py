@@ -51,8 +51,9 @@ class MlaMetadata:
 def get_mla_metadata(cache_seqlens, num_q_tokens_per_head_k=None, num_heads_k=1, num_heads_q=None,
                      is_fp8_kvcache=False, topk=None):
     """(metadata, num_splits) of one step for flash_mla_with_kvcache. cache_seqlens [batch] is read here, and waited for
-    where it is on a GPU. is_fp8_kvcache changes nothing here. How tokens are split over a GPU is decided where the work is launched: num_splits, of the
-    kind of cache_seqlens, [batch + 1], says one part for each request and is not read again."""
+    where it is on a GPU. How tokens are split over a GPU is decided where the work is launched: num_splits, of the
+    kind of cache_seqlens, [batch + 1], says one part for each request and is not read again. is_fp8_kvcache,
+    num_q_tokens_per_head_k and num_heads_q change nothing here."""
     _refuse(topk=(topk, "sparse attention does not run here"))
     if num_heads_k != 1:
         raise ValueError(f"num_heads_k: is {num_heads_k}, latent attention has 1")
