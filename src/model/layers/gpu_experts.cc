@@ -6,6 +6,7 @@
 #include "device/cuda/copy.h"
 #include "device/cuda/cuda_check.h"
 #include "ops/cuda/any_width.h"
+#include "ops/cuda/cluster_gemm.h"
 #include "ops/cuda/fp8.h"
 
 namespace warpweave {
@@ -144,18 +145,39 @@ bool GpuExperts::norms_itself(const Step& step) const {
   return !options_.batch_invariant && by_wgmma(step.weights->experts) && gpu::norm_route_takes(norm_route_call(step));
 }
 
-Status GpuExperts::plan(const Step& step, int tile_places, gpu::GpuGemm& gemm) {
+gpu::GemmCall GpuExperts::router_call(const Step& step) const {
   const GpuExpertsWeights& weights = *step.weights;
-  const bool exact = wants_f32_rows(weights);
-  WW_RETURN_IF_ERROR(gemm.run({.linear = &weights.router, .x = exact ? static_cast<const void*>(step.h_f32) : step.h,
-                               .rows = step.gemm_rows, .y = logits_, .y_dtype = DType::f32,
-                               .y_stride = options_.spec.router.num_experts},
-                              step.stream));
+  gpu::GemmCall call;
+  call.linear = &weights.router;
+  call.x = wants_f32_rows(weights) ? static_cast<const void*>(step.h_f32) : step.h;
+  call.rows = step.gemm_rows;
+  call.y = logits_;
+  call.y_dtype = DType::f32;
+  call.y_stride = options_.spec.router.num_experts;
+  return call;
+}
+
+// Whether shared experts' gate and up are multiplied beside the kernels that make the plan, which leave memory idle.
+// Weights of routed experts lose their head start by it, so shared ones must be a good part of all.
+bool GpuExperts::shared_come_early(const Step& step, int tile_places) const {
+  constexpr int kRouted = 40;  // for each shared one, at most
+  const GpuExpertLayer& experts = step.weights->experts;
+  const RouterRule rule = rule_of(options_.spec.router, experts);
+  return kRouted * rule.shared >= rule.num_experts && by_wgmma(experts) && !in_8_bits(experts) &&
+         !options_.batch_invariant && filled_up_ == nullptr && tile_places <= gpu::kEarlyTilePlaces &&
+         step.rows * rule.k >= rule.num_experts && gpu::cluster_gemm_pays(router_call(step));
+}
+
+Status GpuExperts::plan(const Step& step, const Form& form, gpu::GpuGemm& gemm) {
+  const GpuExpertsWeights& weights = *step.weights;
+  gpu::GemmCall router = router_call(step);
+  router.settles = form.early;
+  WW_RETURN_IF_ERROR(gemm.run(router, step.stream));
   gpu::plan_experts({.logits = logits_,
                      .rows = step.rows,
                      .rule = rule_of(options_.spec.router, weights.experts),
                      .correction = weights.router_correction.data,
-                     .tile_places = tile_places,
+                     .tile_places = form.tile_places,
                      .plan = plan_of(step),
                      .dice = dice(step),
                      .shared_gate = {step.h, options_.dtype, options_.spec.hidden_size, weights.shared_gate.data},
@@ -164,7 +186,24 @@ Status GpuExperts::plan(const Step& step, int tile_places, gpu::GpuGemm& gemm) {
   return {};
 }
 
-void GpuExperts::gemms(const Step& step, int tile_places, bool shared_rows) {
+// Copies of x's rows at the places of their experts; early ones have theirs from x.
+const void* GpuExperts::spread(const Step& step, const Form& form, const void* x) {
+  const GpuExpertLayer& experts = step.weights->experts;
+  const RouterRule rule = rule_of(options_.spec.router, experts);
+  gpu::spread_rows({.x = x,
+                    .rows = step.rows,
+                    .row_bytes = experts.gate_up.cols * static_cast<int64_t>(dtype_info(options_.dtype).block_bytes),
+                    .place_of = plan_.place_of,
+                    .k = form.early ? rule.k : rule.of_row(),
+                    .out = rows_,
+                    .stride = rule.of_row(),
+                    .early_successor = form.early},
+                   step.stream);
+  return rows_;
+}
+
+void GpuExperts::gemms(const Step& step, const Form& form) {
+  const bool shared_rows = form.shared_rows;
   const GpuExpertLayer& experts = step.weights->experts;
   const RouterRule rule = rule_of(options_.spec.router, experts);
   const int64_t hidden = experts.gate_up.cols;
@@ -172,7 +211,7 @@ void GpuExperts::gemms(const Step& step, int tile_places, bool shared_rows) {
   gpu::ExpertGemmCall call;
   call.places = shared_rows ? shared_places(rule, step.rows) : step.rows * rule.of_row();
   call.plan = plan_of(step);
-  call.tile_places = tile_places;
+  call.tile_places = form.tile_places;
   call.y_dtype = options_.dtype;
   const auto multiply = [&](const ExpertWeights& weights, const void* x, void* y) {
     call.weights = weights;
@@ -195,28 +234,26 @@ void GpuExperts::gemms(const Step& step, int tile_places, bool shared_rows) {
   if (shared_rows) {
     call.few_tiles = call.places / gpu::kSharedRows;
   } else if (!options_.batch_invariant) {
-    call.few_tiles = gpu::most_expert_tiles(call.places, rule.all_experts(), tile_places);
+    call.few_tiles = gpu::most_expert_tiles(call.places, rule.all_experts(), form.tile_places);
   }
-  call.plan_settled = !shared_rows;
+  call.plan_settled = !shared_rows && !form.early;
   const void* x = step.h;       // shared rows are rounded by norm_route
   if (filled_up_ != nullptr) {
     gpu::fill_up_rows({step.h, options_.dtype, step.rows, options_.spec.hidden_size, filled_up_}, step.stream);
     x = filled_up_;
   }
   if (codes && !shared_rows) round(x, hidden, step.rows, plan_.place_of);
-  if (!codes && !shared_rows) {
-    const int64_t row_bytes = hidden * static_cast<int64_t>(dtype_info(options_.dtype).block_bytes);
-    gpu::spread_rows({x, step.rows, row_bytes, plan_.place_of, rule.of_row(), rows_}, step.stream);
-    x = rows_;
-  }
+  if (!codes && !shared_rows) x = spread(step, form, x);
+  if (form.early) call.early = {step.h, step.rows, rule.shared};
   if (codes) call.x_scales = code_scales_;
   // Whether it does depends on the number of rows.
   const bool codes_outputs =
-      codes && !options_.batch_invariant && gpu::expert_gemm_codes_outputs(experts.gate_up, tile_places);
+      codes && !options_.batch_invariant && gpu::expert_gemm_codes_outputs(experts.gate_up, form.tile_places);
   if (codes_outputs) leave_codes(call, act_, experts.down.cols);
   if (shared_rows) call.certain = rule.shared;
   multiply(experts.gate_up, codes ? codes_ : x, act_);
   call.certain = 0;
+  call.early = {};
   if (codes_outputs) take_codes(call);
   if (codes && !codes_outputs) round(act_, experts.down.cols, call.places, nullptr);
   call.shared_rows = false;
@@ -234,14 +271,17 @@ Status GpuExperts::run(const Step& step, gpu::GpuGemm& gemm) {
   const RouterRule rule = rule_of(options_.spec.router, step.weights->experts);
   if (!step.normed) {
     gpu::norm_route(norm_route_call(step), step.stream);
-    gemms(step, gpu::expert_gemm_tile_places(0, rule.all_experts()), true);
+    gemms(step, {gpu::expert_gemm_tile_places(0, rule.all_experts()), true});
     return {};
   }
-  const int tile_places = by_wgmma(step.weights->experts)
-                              ? gpu::expert_gemm_tile_places(step.rows * rule.of_row(), rule.all_experts())
-                              : gpu::kPortableTilePlaces;
-  WW_RETURN_IF_ERROR(plan(step, tile_places, gemm));
-  gemms(step, tile_places, false);
+  Form form;
+  form.tile_places = by_wgmma(step.weights->experts)
+                         ? gpu::expert_gemm_tile_places(step.rows * rule.of_row(), rule.all_experts())
+                         : gpu::kPortableTilePlaces;
+  form.early = shared_come_early(step, form.tile_places);
+  if (form.early) form.tile_places = gpu::kEarlyTilePlaces;
+  WW_RETURN_IF_ERROR(plan(step, form, gemm));
+  gemms(step, form);
   return {};
 }
 

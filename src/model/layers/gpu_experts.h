@@ -66,8 +66,17 @@ class GpuExperts {
   gpu::NormRouteCall norm_route_call(const Step& step) const;
   gpu::RoutingDice dice(const Step& step) const;
   gpu::ExpertPlan plan_of(const Step& step) const;
-  Status plan(const Step& step, int tile_places, gpu::GpuGemm& gemm);
-  void gemms(const Step& step, int tile_places, bool shared_rows);
+  // How a step's experts are multiplied.
+  struct Form {
+    int tile_places = 0;
+    bool shared_rows = false;
+    bool early = false;  // shared experts' gate and up while the plan is made
+  };
+  gpu::GemmCall router_call(const Step& step) const;
+  bool shared_come_early(const Step& step, int tile_places) const;
+  const void* spread(const Step& step, const Form& form, const void* x);
+  Status plan(const Step& step, const Form& form, gpu::GpuGemm& gemm);
+  void gemms(const Step& step, const Form& form);
 
   Options options_;
   gpu::ExpertPlan plan_;

@@ -45,6 +45,7 @@ struct Args {
   int stages;
   int in_flight;     // stages of weights asked for that have not arrived, at most
   bool f32_out, accumulate;
+  bool settles;      // GemmCall's
 };
 
 template <int kTile_, int kRows_>
@@ -99,6 +100,7 @@ __device__ void bring_weights(const Args& a, Ring<C> ring, const Place& place) {
 template <class C>
 __device__ void bring_inputs(const Args& a, Ring<C> ring, const Place& place) {
   wait_for_predecessor();
+  start_successor();
   for (int i = 0; i < place.share.count; ++i) {
     ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
     ptx::mbarrier_arrive_expect_tx(ring.inputs_full(), C::kInputBytes);
@@ -206,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, 1) cluster_gemm_kernel(const __grid_
   Ring<C> ring(memory, a.stages, kExchange);
   const u32 room = ring.barriers - kExchange, arrived = ring.barriers + kBarrierBytes * a.stages;
   const Place place(a, C());
-  start_successor();
+  if (!a.settles) start_successor();
   if (threadIdx.x == kConsumers) {
     ptx::tensor_map_prefetch(&a.w);
     ptx::tensor_map_prefetch(&a.x);
@@ -370,6 +372,7 @@ void cluster_gemm(const GemmCall& call, const ClusterPlan& plan, Stream stream) 
   args.y_stride = call.y_stride;
   args.f32_out = call.y_dtype == DType::f32;
   args.accumulate = call.accumulate;
+  args.settles = call.settles;
   const auto on = static_cast<cudaStream_t>(stream);
   linear.dtype == DType::f16 ? launch<ptx::F16>(args, call, plan, on) : launch<ptx::Bf16>(args, call, plan, on);
 }

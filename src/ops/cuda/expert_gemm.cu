@@ -23,6 +23,7 @@
 #include "ops/cuda/expert_fp8.cuh"
 #include "ops/cuda/expert_gemm.cuh"
 #include "ops/cuda/expert_sharing.cuh"
+#include "ops/cuda/expert_walk.cuh"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/fp8.h"
 #include "ops/cuda/launch.cuh"
@@ -39,6 +40,8 @@ constexpr int kFewTilePlaces = 64;
 constexpr int kGroupThreads = 128, kGroupRows = 64;  // of a warpgroup, weight rows of a tile
 constexpr int kBoxPlaces = 8, kBoxColumns = 64;
 constexpr int kCtas = 2;                        // of an SM, where tiles may have many places or share their depth
+constexpr int64_t kNarrowPlaces = 8;            // an expert, up to where hardly one has more than a narrow tile
+constexpr int64_t kSharingExperts = 33;         // of fewer, CTAs may have to share tiles' depth
 constexpr int kManyCtas = 3;                    // where so many run all tiles of shared rows at once
 constexpr int kLeastSharedChunks = 4;           // of the depth, for each CTA that shares it
 
@@ -61,6 +64,7 @@ struct Config : T {
   static constexpr int kConsumers = kGroups * kGroupThreads, kThreads = kConsumers + 32;
   static constexpr int kWeightBytes = kRows * kRowBytes;
   static constexpr int kStageBytes = kWeightBytes + T::kMostPlaces * kRowBytes;
+  static constexpr bool kEarly = !kSplit && !T::kFp8 && T::kMostPlaces == kFewTilePlaces;  // and wide boxes
   static constexpr bool kByGroup = T::kFp8 && T::kGlu == Glu::none && T::kMostPlaces == kSharedRows;
   static constexpr int kGroupScaleBytes = kByGroup ? kGroupThreads * 16 : 0;  // behind a staging area
   static constexpr int kStagingBytes = (T::kMostPlaces <= kPassPlaces ? kPassBytes : 2 * kPassBytes) + kGroupScaleBytes;
@@ -72,88 +76,80 @@ struct Config : T {
 
 template <class C>
 using Ring = ExpertRing<C>;
-
-// The tiles of a CTA, one after the other; CTAs that share tiles have one at most.
 template <class C>
-struct Walk {
-  int at, end, row_tiles;
-  ExpertTile tile;
-  int row;                      // of the weights
-  int4 coming;                  // the next one: asked for before this one is worked on
-
-  // Before the plan is there, the first tile is known where it is one of a certain expert.
-  __device__ explicit Walk(const Args& a)
-      : at(static_cast<int>(blockIdx.x) / (C::kSplit ? a.sharers : 1)), end(0), row_tiles(a.row_tiles),
-        tile{a.first_certain + at / row_tiles, 0, 1, 0}, row(at % row_tiles) {}
-  __device__ bool certain(const Args& a) const { return at / row_tiles < a.certain; }
-  // Reads the first tile beside their number: the array has room for one a CTA.
-  __device__ void start(const Args& a) {
-    const int tiles = __ldcg(a.num_tiles);
-    coming = __ldcg(reinterpret_cast<const int4*>(a.tiles) + at / row_tiles);
-    end = tiles * row_tiles;
-    take(a);
-  }
-  __device__ bool valid() const { return at < end; }
-  __device__ void next(const Args& a) {
-    at += gridDim.x;
-    take(a);
-  }
-  __device__ void take(const Args& a) {
-    tile = {coming.x, coming.y, coming.z, 0};
-    row = at % row_tiles;
-    if (followed()) coming = __ldcg(reinterpret_cast<const int4*>(a.tiles) + (at + static_cast<int>(gridDim.x)) / row_tiles);
-  }
-  __device__ bool followed() const { return !C::kSplit && at + static_cast<int>(gridDim.x) < end; }
-  __device__ int coming_row() const { return (at + static_cast<int>(gridDim.x)) % row_tiles; }
-};
+using Walk = ExpertWalk<C>;
 
 // Of x, for the tile's first place.
 __device__ __forceinline__ int first_x_row(const Args& a, const ExpertTile& tile) { return a.shared_rows ? 0 : tile.first; }
+// Of a.early.x: the places of an early tile's expert are the rows in their order.
+__device__ __forceinline__ int first_early_row(const Args& a, const ExpertTile& tile) {
+  return (tile.first - a.early.first_place) % a.early.rows;
+}
 
-__device__ __forceinline__ int boxes_of(const ExpertTile& tile) { return (tile.count + kBoxPlaces - 1) / kBoxPlaces; }
+// How a tile's places come: a box takes TMA some 35 ns, whatever it holds.
+struct PlaceBoxes {
+  const CUtensorMap* x;
+  int first_row, count, places;  // of x; of a box
 
+  __device__ u32 bytes() const { return count * places * kRowBytes; }
+};
 template <class C>
-__device__ __forceinline__ void bring_weights(const Args& a, const Ring<C>& ring, const Walk<C>& walk, int chunk, u64 policy) {
-  ptx::mbarrier_arrive_expect_tx(ring.full(), C::kWeightBytes + boxes_of(walk.tile) * kBoxPlaces * kRowBytes);
-  ptx::tma_load_4d(ring.at(), &a.w, ring.full(), chunk * kBoxColumns, walk.row * C::kRows, walk.tile.expert, 0, policy);
+__device__ __forceinline__ PlaceBoxes boxes_of(const Args& a, const Walk<C>& walk) {
+  constexpr int kNearlyAll = 48;
+  if constexpr (C::kEarly) {
+    if (walk.early(a)) return {&a.early.x, first_early_row(a, walk.tile), 1, kFewTilePlaces};
+    if (walk.tile.count > kNearlyAll) return {&a.wide_x, walk.tile.first, 1, kFewTilePlaces};
+  }
+  return {&a.x, first_x_row(a, walk.tile), (walk.tile.count + kBoxPlaces - 1) / kBoxPlaces, kBoxPlaces};
 }
 
 template <class C>
-__device__ __forceinline__ void bring_places(const Args& a, const Ring<C>& ring, const Walk<C>& walk, int chunk) {
-  const int boxes = boxes_of(walk.tile);
-  for (int box = 0; box < boxes; ++box) {
-    ptx::tma_load_4d(ring.at() + C::kWeightBytes + box * kBoxPlaces * kRowBytes, &a.x, ring.full(), chunk * kBoxColumns,
-                     first_x_row(a, walk.tile) + box * kBoxPlaces, 0, 0);
+__device__ __forceinline__ void bring_weights(const Args& a, const Ring<C>& ring, const Walk<C>& walk, int chunk, u32 place_bytes) {
+  ptx::mbarrier_arrive_expect_tx(ring.full(), C::kWeightBytes + place_bytes);
+  ptx::tma_load_4d(ring.at(), &a.w, ring.full(), chunk * kBoxColumns, walk.row * C::kRows, walk.tile.expert, 0, ptx::evict_first_policy());
+}
+
+template <class C>
+__device__ __forceinline__ void bring_places(const PlaceBoxes& boxes, const Ring<C>& ring, int chunk) {
+  for (int box = 0; box < boxes.count; ++box) {
+    ptx::tma_load_4d(ring.at() + C::kWeightBytes + box * kBoxPlaces * kRowBytes, boxes.x, ring.full(), chunk * kBoxColumns,
+                     boxes.first_row + box * kBoxPlaces, 0, 0);
   }
 }
 
-// One thread. Where the plan or an expert is known early, the first weights come while the kernel before still runs.
+// A tile whose first stages of weights, `ahead`, are on their way.
+template <class C>
+__device__ __forceinline__ void bring_tile(const Args& a, Ring<C>& ring, const Walk<C>& walk, int ahead) {
+  const Depth<C> depth(a);
+  const PlaceBoxes boxes = boxes_of<C>(a, walk);
+  for (int i = 0; i < ahead; ++i, ring.next()) bring_places<C>(boxes, ring, depth.begin + i);
+  for (int i = ahead, together = 0; i < depth.count; i += together) {
+    together = min(a.together, depth.count - i);
+    Ring<C> at = ring;
+    for (int j = 0; j < together; ++j, at.next()) ptx::mbarrier_wait(at.empty(), at.parity ^ 1);  // the first round is free
+    at = ring;
+    for (int j = 0; j < together; ++j, at.next()) bring_weights<C>(a, at, walk, depth.begin + i + j, boxes.bytes());
+    for (int j = 0; j < together; ++j, ring.next()) bring_places<C>(boxes, ring, depth.begin + i + j);
+  }
+}
+
+// One thread. Early tiles come while the kernels before still run; else, where the plan or an expert is known early, the first weights.
 template <class C>
 __device__ void bring(const Args& a, Ring<C> ring) {
-  const u64 policy = ptx::evict_first_policy();
   Walk<C> walk(a);
-  const Depth<C> depth(a);
   if (a.plan_settled) walk.start(a);
+  for (; walk.early(a); walk.next_early(a)) bring_tile<C>(a, ring, walk, 0);
   int ahead = 0;
   if (a.plan_settled ? walk.valid() : walk.certain(a)) {
+    const Depth<C> depth(a);
     ahead = min(C::kStages, depth.count);
     Ring<C> at = ring;
-    for (int i = 0; i < ahead; ++i, at.next()) bring_weights<C>(a, at, walk, depth.begin + i, policy);
+    for (int i = 0; i < ahead; ++i, at.next()) bring_weights<C>(a, at, walk, depth.begin + i, boxes_of<C>(a, walk).bytes());
   }
   wait_for_predecessor();
   if (!a.plan_settled) walk.start(a);
   start_successor();
-  for (int i = 0; i < ahead; ++i, ring.next()) bring_places<C>(a, ring, walk, depth.begin + i);
-  for (; walk.valid(); walk.next(a), ahead = 0) {
-    for (int i = ahead, together = 0; i < depth.count; i += together) {
-      together = min(a.together, depth.count - i);
-      Ring<C> at = ring;
-      for (int j = 0; j < together; ++j, at.next()) ptx::mbarrier_wait(at.empty(), at.parity ^ 1);  // the first round is free
-      at = ring;
-      for (int j = 0; j < together; ++j, at.next()) bring_weights<C>(a, at, walk, depth.begin + i + j, policy);
-      for (int j = 0; j < together; ++j, ring.next()) bring_places<C>(a, ring, walk, depth.begin + i + j);
-    }
-  }
+  for (; walk.valid(); walk.next(a), ahead = 0) bring_tile<C>(a, ring, walk, ahead);
 }
 
 template <class C>
@@ -327,9 +323,8 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident) expert_gemm_kernel(
   if (threadIdx.x >= C::kConsumers) {
     if (threadIdx.x == C::kConsumers) bring<C>(a, ring);
   } else {
-    wait_for_predecessor();
     Walk<C> walk(a);
-    for (walk.start(a); walk.valid(); walk.next(a)) ring = run_tile_of<C>(a, ring, walk, shared);
+    for (walk.begin(a); walk.valid(); walk.advance(a)) ring = run_tile_of<C>(a, ring, walk, shared);
   }
 }
 
@@ -341,6 +336,11 @@ void launch(Args& args, const ExpertGemmCall& call, int64_t ctas, cudaStream_t s
   if (cuda::make_stack_map(&args.w, stack, C::kRows) != cudaSuccess ||
       cuda::make_matrix_map(&args.x, call.x, args.x_rows, columns, kBoxPlaces) != cudaSuccess) {
     return;  // the driver is older than the chip: expert_gemm_takes() has asked
+  }
+  if constexpr (C::kEarly) {
+    if (cuda::make_matrix_map(&args.wide_x, call.x, args.x_rows, columns, kFewTilePlaces) != cudaSuccess) return;
+    const EarlyExperts& early = call.early;
+    if (early.rows > 0 && cuda::make_matrix_map(&args.early.x, early.x, early.rows, columns, kFewTilePlaces) != cudaSuccess) return;
   }
   constexpr int kBytes = Ring<C>::kSmemBytes + SumsOfSharers<C>::kBytes;
   static SharedMemoryLimit limit;
@@ -383,6 +383,7 @@ void launch_tiles(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
   const int64_t tiles = args.row_tiles * (call.tile_places == kSharedRows
                                               ? call.places / kSharedRows
                                               : most_expert_tiles(call.places, call.weights.experts, call.tile_places));
+  args.most_tiles = static_cast<int>(tiles / args.row_tiles);
   if constexpr (T::kMostPlaces == kSharedRows) {
     if (only_many_ctas_hold(tiles, 1)) return launch<Config<T, false, kManyCtas>>(args, call, tiles, stream);
     if (few > 0 && only_many_ctas_hold(few, 2) && args.chunks >= 4 * kLeastSharedChunks) {
@@ -390,10 +391,11 @@ void launch_tiles(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
       return launch<Config<T, true, kManyCtas>>(args, call, 2 * few, stream);
     }
   }
-  if (few > 0) share_depth(args, few);
+  if (few > 0 && call.early.rows == 0) share_depth(args, few);
   if (args.sharers > 1) return launch<Config<T, true>>(args, call, few * args.sharers, stream);
   if constexpr (T::kMostPlaces == kFewTilePlaces && !T::kFp8) {
-    args.together = 2;  // narrow tiles are slower so
+    const bool few_places = call.places <= kNarrowPlaces * call.weights.experts && call.weights.experts >= kSharingExperts;
+    args.together = few_places ? 1 : 2;  // two are slower where weights are nearly all that comes
     if (broad_tiles_pay(call)) {
       using Broad = Config<T, false, kCtas, 2>;
       args.row_tiles = static_cast<int>((call.weights.rows + Broad::kRows - 1) / Broad::kRows);
@@ -441,8 +443,6 @@ bool expert_gemm_codes_outputs(const ExpertWeights& weights, int tile_places) {
 }
 
 int expert_gemm_tile_places(int64_t pairs, int experts) {
-  constexpr int64_t kNarrowPlaces = 8;     // an expert, up to where hardly one has more than a narrow tile
-  constexpr int64_t kSharingExperts = 33;  // of fewer, CTAs may have to share tiles' depth
   constexpr int64_t kFewPlaces = 40;       // an expert, from where wide tiles pay
   if (pairs == 0) return kSharedRows;
   if (pairs <= kNarrowPlaces * experts && std::min<int64_t>(pairs, experts) >= kSharingExperts) return kNarrowTilePlaces;
@@ -478,6 +478,7 @@ void expert_gemm(const ExpertGemmCall& call, Stream stream) {
   Args args = {expert_gemm_args(call)};
   args.certain = call.certain;
   args.first_certain = call.weights.experts - call.certain;
+  args.early = early_tiles(call);
   const auto on = static_cast<cudaStream_t>(stream);
   const bool f16 = call.y_dtype == DType::f16;
   if (codes) {

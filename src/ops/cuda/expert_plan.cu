@@ -17,14 +17,6 @@ constexpr int kMostBlocks = 128, kBlockThreads = 512;
 constexpr int choose_threads(int each) { return each == 2 || each == 4 ? 1024 : kBlockThreads; }
 constexpr int kMostExperts = kMaxGpuExperts + kMaxGpuSharedExperts;
 
-__host__ __device__ constexpr int round_up(int value, int to) { return (value + to - 1) / to * to; }
-
-// Places of each tile of an expert with `count`: as even as steps of 8 are.
-__device__ __forceinline__ int places_a_tile(int count, int most) {
-  const int tiles = max(1, (count + most - 1) / most);
-  return max(8, round_up((count + tiles - 1) / tiles, 8));
-}
-
 // The most that a lane has of one more number than there are experts, shared ones with them; `each`: of routed experts.
 constexpr int most_each(int each) { return each + kMaxGpuSharedExperts / 32 + 1; }
 
@@ -59,7 +51,7 @@ template <int kMostEach>
 __device__ void write_tiles(const ExpertPlanCall& call, int32_t* counts, int32_t* first_tile) {
   const int experts = call.rule.all_experts();
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
-    const int count = counts[e], places = places_a_tile(count, call.tile_places);
+    const int count = counts[e], places = expert_tile_places(count, call.tile_places);
     first_tile[e] = (count + places - 1) / places;
   }
   __syncthreads();
@@ -68,7 +60,7 @@ __device__ void write_tiles(const ExpertPlanCall& call, int32_t* counts, int32_t
   for (int e = threadIdx.x; e <= experts; e += blockDim.x) call.plan.offsets[e] = counts[e];
   const int routed_tiles = first_tile[call.rule.num_experts], shared_tiles = first_tile[experts] - routed_tiles;
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
-    const int end = counts[e + 1], places = places_a_tile(end - counts[e], call.tile_places);
+    const int end = counts[e + 1], places = expert_tile_places(end - counts[e], call.tile_places);
     int tile = first_tile[e] + (e < call.rule.num_experts ? shared_tiles : -routed_tiles);
     for (int first = counts[e]; first < end; first += places, ++tile) {
       call.plan.tiles[tile] = {e, first, min(places, end - first), 0};
@@ -119,9 +111,10 @@ __device__ float gate_product(const SharedGate& shared, int64_t row) {
   return shared.dtype == DType::f16 ? gate_product<__half>(shared, row) : gate_product<float>(shared, row);
 }
 
-// A warp's row; `counts` gets its experts, and place_of how many pairs of an expert came before. Lane j's expert.
+// A warp's row; `counts`, of rows from first_row on, gets its experts, and place_of how many pairs of an expert came before, of
+// a shared one how many rows. Lane j's expert.
 template <int kEach>
-__device__ int choose(const ExpertPlanCall& call, int row, bool padding, int32_t* counts) {
+__device__ int choose(const ExpertPlanCall& call, int row, int first_row, bool padding, int32_t* counts) {
   const int k = call.rule.of_row(), lane = threadIdx.x % 32, from = padding ? 0 : row;
   const float* const logits = call.logits + int64_t{from} * call.rule.num_experts;
   Choice choice = choose_row<kEach>(call.rule, logits, call.correction, call.dice, from);
@@ -129,7 +122,8 @@ __device__ int choose(const ExpertPlanCall& call, int row, bool padding, int32_t
   if (lane >= k) return choice.expert;
   call.plan.chosen[int64_t{row} * k + lane] = choice.expert;
   call.plan.weights[int64_t{row} * k + lane] = choice.weight;
-  call.plan.place_of[int64_t{row} * k + lane] = atomicAdd(&counts[choice.expert], 1);
+  const int before = atomicAdd(&counts[choice.expert], 1);
+  call.plan.place_of[int64_t{row} * k + lane] = choice.expert < call.rule.num_experts ? before : row - first_row;
   return choice.expert;
 }
 
@@ -142,7 +136,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) plan_kernel(const __grid_const
   const bool padding = row < rows && is_padding(call.kv_slots, row);  // of a step's arrays, which are there early
   wait_for_predecessor();
   if (row < rows) {
-    const int expert = choose<kEach>(call, row, padding, call.plan.histogram);
+    const int expert = choose<kEach>(call, row, 0, padding, call.plan.histogram);
     if (threadIdx.x % 32 < call.rule.of_row() && !padding) count_row(call.plan.load, expert);
   }
   if (!arrives_last(call.plan.arrived)) return;
@@ -165,7 +159,7 @@ __global__ void __launch_bounds__(choose_threads(kEach), 1) choose_kernel(const 
   start_successor();
   wait_for_predecessor();
   __syncthreads();
-  for (int row = begin + threadIdx.x / 32; row < end; row += blockDim.x / 32) choose<kEach>(call, row, is_padding(call.kv_slots, row), counts);
+  for (int row = begin + threadIdx.x / 32; row < end; row += blockDim.x / 32) choose<kEach>(call, row, begin, is_padding(call.kv_slots, row), counts);
   __syncthreads();
   for (int e = threadIdx.x; e < experts; e += blockDim.x) call.plan.counts[int64_t{blockIdx.x} * experts + e] = counts[e];
 }

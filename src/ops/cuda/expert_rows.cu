@@ -14,13 +14,14 @@ namespace {
 // A warp reads a row, or a piece of it, once and writes it to its places; kTogether loads of a lane are under way.
 template <int kTogether>
 __global__ void __launch_bounds__(256) spread_kernel(const __grid_constant__ SpreadRowsCall call, int pieces) {
+  if (call.early_successor) start_successor();
   wait_for_predecessor();
   start_successor();  // not before: the successor may take the plan as settled
   const int64_t index = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32, row = index / pieces;
   if (row >= call.rows) return;
   const char* const from = static_cast<const char*>(call.x) + row * call.row_bytes;
   const int lane = threadIdx.x % 32;
-  const int64_t place = lane < call.k ? __ldcg(call.place_of + row * call.k + lane) : 0;  // on its way beside the row
+  const int64_t place = lane < call.k ? __ldcg(call.place_of + row * call.stride + lane) : 0;  // on its way beside the row
   const int64_t step = int64_t{pieces} * kTogether * 512;
   for (int64_t base = index % pieces * (kTogether * 512) + lane * 16; base - lane * 16 < call.row_bytes; base += step) {
     uint4 v[kTogether];
@@ -89,7 +90,9 @@ void spread_rows(const SpreadRowsCall& call, Stream stream) {
     constexpr int64_t kPieceBytes = kTogether * 512;
     const int64_t pieces = std::max<int64_t>(1, (call.row_bytes + kPieceBytes - 1) / kPieceBytes), warps = threads / 32;
     const auto blocks = static_cast<unsigned>((call.rows * pieces + warps - 1) / warps);
-    launch_dependent({blocks, threads, 0, static_cast<cudaStream_t>(stream)}, spread_kernel<kTogether>, call,
+    SpreadRowsCall strided = call;
+    if (strided.stride == 0) strided.stride = call.k;
+    launch_dependent({blocks, threads, 0, static_cast<cudaStream_t>(stream)}, spread_kernel<kTogether>, strided,
                      static_cast<int>(pieces));
   };
   call.rows <= kFewRows ? launch(std::integral_constant<int, 2>(), 64) : launch(std::integral_constant<int, 4>(), 256);

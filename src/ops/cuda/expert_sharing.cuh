@@ -6,9 +6,33 @@
 
 namespace warpweave::gpu {
 
+// Tiles of experts that have all rows, at the last places (ExpertGemmCall::early).
+struct EarlyTiles {
+  CUtensorMap x;
+  int tiles = 0;
+  int tiles_each = 1, places = 1;  // of an expert, of its tiles but the last one
+  int first_expert = 0, first_place = 0, rows = 0;
+};
+
+// As the plan has them, but for x.
+inline EarlyTiles early_tiles(const ExpertGemmCall& call) {
+  EarlyTiles out{};
+  out.rows = static_cast<int>(call.early.rows);
+  if (out.rows == 0) return out;
+  out.places = expert_tile_places(out.rows, call.tile_places);
+  out.tiles_each = (out.rows + out.places - 1) / out.places;
+  out.tiles = out.tiles_each * call.early.experts;
+  out.first_expert = call.weights.experts - call.early.experts;
+  out.first_place = static_cast<int>(call.places - call.early.rows * call.early.experts);
+  return out;
+}
+
 struct ExpertShareArgs : ExpertGemmArgs {
   int sharers = 1;              // CTAs of a tile, a cluster: a power of two
   int together = 1;             // stages asked for at once, whose bytes of a weight row are neighbours
+  CUtensorMap wide_x;           // x in boxes of as many places as a tile has at most
+  int most_tiles = 1;           // of the plan's array
+  EarlyTiles early;
   int certain = 0, first_certain = 0;  // experts whose tiles come first, whatever the plan says
 };
 

@@ -56,6 +56,14 @@ struct alignas(16) ExpertTile {
 };
 
 inline constexpr int kSharedRows = 8;
+
+// Places of each tile of an expert with `count`: as even as steps of 8 are.
+constexpr int expert_tile_places(int count, int most) {
+  const int tiles = count <= most ? 1 : (count + most - 1) / most, places = (count + tiles - 1) / tiles;
+  return places <= 8 ? 8 : (places + 7) / 8 * 8;
+}
+
+inline constexpr int kEarlyTilePlaces = 64;   // of a plan with EarlyExperts
 inline constexpr int kNarrowTilePlaces = 16;  // of the narrowest tiles, but for those of shared rows
 
 // What routing leaves in GPU memory.
@@ -63,7 +71,7 @@ struct ExpertPlan {
   int32_t* chosen = nullptr;      // [rows, k]
   float* weights = nullptr;       // [rows, k]
   int32_t* offsets = nullptr;     // [experts + 1]
-  int32_t* place_of = nullptr;    // [pairs] the place of a pair
+  int32_t* place_of = nullptr;    // [pairs] the place of a pair; of shared experts' pairs in the order of the rows
   ExpertTile* tiles = nullptr;    // [most_expert_tiles()] of the GEMMs' places, with tiles of kNarrowTilePlaces
   int32_t* num_tiles = nullptr;   // [1]
   int32_t* counts = nullptr;      // [expert_plan_blocks(), experts] pairs of a block of rows
@@ -130,6 +138,13 @@ struct NormRouteCall {
 bool norm_route_takes(const NormRouteCall& call);
 void norm_route(const NormRouteCall& call, Stream stream);
 
+// Experts that have all rows, multiplied before there is a plan.
+struct EarlyExperts {
+  const void* x = nullptr;  // [rows, cols], in memory when the kernel begins: see launch.cuh
+  int64_t rows = 0;         // 0: no expert is
+  int experts = 0;          // the last ones, which have the last places, in the order of the rows
+};
+
 // y[place] = x's row of the place times its expert's weights, with bias and GLU.
 struct ExpertGemmCall {
   ExpertWeights weights = {};
@@ -144,6 +159,7 @@ struct ExpertGemmCall {
                                   // depth of one, and a row's bits depend on this number; 0: never
   int certain = 0;                // with shared rows: of the experts, the last ones, which norm_route() gives to all rows, so
                                   // that their weights are asked for before there is a plan
+  EarlyExperts early = {};        // 16-bit weights, kEarlyTilePlaces, no shared rows, and the plan is not settled
   bool plan_settled = false;      // the plan was written before the kernel before this one let its successors begin
   void* y = nullptr;              // [places, outputs()] dense
   DType y_dtype = DType::bf16;
@@ -160,7 +176,8 @@ void expert_gemm(const ExpertGemmCall& call, Stream stream);
 inline constexpr int kPortableTilePlaces = 64;
 void expert_tiles(const ExpertGemmCall& call, DType x_dtype, Stream stream);
 
-// out[place_of[row * k + j]] = x[row], j < k. The kernel behind it begins when the one before it has ended.
+// out[place_of[row * stride + j]] = x[row], j < k. The kernel behind it begins when the one before it has ended, or, with
+// early_successor, with it.
 struct SpreadRowsCall {
   const void* x = nullptr;        // [rows, row_bytes]
   int64_t rows = 0;
@@ -168,6 +185,8 @@ struct SpreadRowsCall {
   const int32_t* place_of = nullptr;
   int k = 0;                      // up to 32
   void* out = nullptr;            // [rows * k, row_bytes]
+  int stride = 0;                 // places of a row; 0: k
+  bool early_successor = false;
 };
 void spread_rows(const SpreadRowsCall& call, Stream stream);
 

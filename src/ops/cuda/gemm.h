@@ -81,6 +81,7 @@ struct GemmCall {
   NormedInput norm = {};         // in place of x; see takes_fused()
   float* partials = nullptr;     // in place of y: partial_splits() sums in f32, [splits][rows][out_features]
   GemmAddend addend = {};     // see takes_addend()
+  bool settles = false;       // its successor begins only when what came before is in memory: where cluster_gemm_pays()
   const LoraCall* adapters = nullptr;  // what they make of x joins before the activation; see takes_adapters()
 };
 

@@ -47,6 +47,8 @@ void expect_plan(const ExpertPlan& plan, const RouteCase& c, int tile_places) {
     const int place = place_of[pair], expert = chosen[pair];
     ASSERT_TRUE(place >= offsets[expert] && place < offsets[expert + 1]);
     ASSERT_FALSE(taken[place]);
+    const bool in_order = expert < c.rule.num_experts || place == offsets[expert] + pair / c.rule.of_row();
+    ASSERT_TRUE(in_order) << "shared experts have the rows in their order";
     taken[place] = true;
   }
   int next = 0;

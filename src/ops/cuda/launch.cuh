@@ -6,9 +6,10 @@
 // it touches anything another kernel writes or still reads. Every block of it waits, or ends without
 // having touched such memory. Before sm_90 all three are plain launches and nothing.
 //
-// Two kinds of memory are read before the wait, and kernels between who writes them and who reads them so early call
+// Three kinds of memory are read before the wait, and kernels between who writes them and who reads them so early call
 // start_successor() only behind their own wait, so that whatever starts later finds them written:
 //   a step's arrays (positions, slots), which a plain launch writes: embedding, the kernel after it
+//   the rows that early experts multiply (experts.h): the router's GEMM, which settles (gemm.h)
 //   the plan of experts, where plan_settled (experts.h) says so: spread_rows(), code_rows() to places, the experts' GEMMs
 #pragma once
 
