@@ -190,11 +190,40 @@ Status GpuResidual::run_adapted(const gpu::GemmCall& call, std::optional<LoraPla
   return {};
 }
 
+// Where the normed rows are left in e4m3 for the GEMM, if one kernel can make these of the rows.
+gpu::RowCodes GpuResidual::codes_for(const GpuRowNorm& norm, const gpu::GemmCall& call) const {
+  const bool any_norm = norm_.layer_norm && !norm.weight.empty();
+  if (any_norm || adapting() || experts_.results != nullptr || !gpu::code_sums_takes(hidden_size_)) return {};
+  return gemm_.input_codes(call);
+}
+
+void GpuResidual::normed_codes(const GpuRowNorm& norm, const gpu::RowCodes& to) {
+  float* const x = branch_input();
+  gpu::code_sums({.x = x,
+                  .partials = pending_,
+                  .x_out = pending_.data != nullptr ? x : nullptr,
+                  .rows = rows_,
+                  .cols = hidden_size_,
+                  .weight = norm.weight.empty() ? nullptr : norm.weight.data,
+                  .weight_offset = norm_.weight_offset,
+                  .eps = norm_.eps,
+                  .dtype = dtype_,
+                  .to = to},
+                 stream_);
+  pending_ = {};
+}
+
 Status GpuResidual::run_normed(const GpuRowNorm& norm, gpu::GemmCall call, std::optional<LoraPlace> place) {
   call.norm = {x_[current_], norm.weight.data, norm_.weight_offset, norm_.eps};
   if (norm_.layer_norm || norm.weight.empty() || forked_ || has_partials() || adapting() || !gemm_.takes_fused(call)) {
-    normed(norm, ahead(*call.linear));
     call.norm = {};
+    if (const gpu::RowCodes codes = codes_for(norm, call); codes.codes != nullptr) {
+      normed_codes(norm, codes);
+      call.x = codes.codes;
+      call.x_scales = codes.scales;
+      return gemm_.run(call, stream_);
+    }
+    normed(norm, ahead(*call.linear));
     call.x = h_;
   }
   return run_adapted(call, place);

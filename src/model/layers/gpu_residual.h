@@ -96,6 +96,8 @@ class GpuResidual {
   bool keep(const ForwardBatch& batch);
 
  private:
+  gpu::RowCodes codes_for(const GpuRowNorm& norm, const gpu::GemmCall& call) const;
+  void normed_codes(const GpuRowNorm& norm, const gpu::RowCodes& to);
   Status run_adapted(const gpu::GemmCall& call, std::optional<LoraPlace> place);
   void settle_experts();
   bool norms_add_sums() const;

@@ -17,8 +17,46 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kPack = 8;  // elements of a thread at a time
 
-// A block a row, or a warp: read twice, the second time from the cache.
-template <typename T, int kWarps>
+// A row's packs from one thread's first one on: kKept of them, which are asked for together and kept, or any number, which
+// are read again from the cache.
+template <typename T, int kSharers, int kKept>
+class RowPacks {
+ public:
+  __device__ RowPacks(const T* row, int first, int64_t cols) : row_(row), first_(first), cols_(cols) {
+#pragma unroll
+    for (int k = 0; k < kKept; ++k) {
+      kept_[k] = column(k) < cols ? *reinterpret_cast<const uint4*>(row + column(k)) : uint4{};
+    }
+  }
+  // Calls visit(column, values).
+  template <typename Visit>
+  __device__ __forceinline__ void each(const Visit& visit) const {
+    float values[kPack];
+    if constexpr (kKept > 0) {
+#pragma unroll
+      for (int k = 0; k < kKept; ++k) {
+        load_f32(reinterpret_cast<const T*>(&kept_[k]), values);
+        if (column(k) < cols_) visit(column(k), values);
+      }
+    } else {
+      for (int64_t c = first_; c < cols_; c += kSharers * kPack) {
+        load_f32(row_ + c, values);
+        visit(c, values);
+      }
+    }
+  }
+
+ private:
+  __device__ int column(int k) const { return first_ + k * (kSharers * kPack); }
+
+  const T* row_;
+  int first_;
+  int64_t cols_;
+  uint4 kept_[kKept > 0 ? kKept : 1];
+};
+
+// A block a row, or a warp.
+template <typename T, int kWarps, int kKept>
 __global__ void __launch_bounds__(kThreads) code_rows_kernel(const __grid_constant__ CodeRowsCall call) {
   constexpr int kSharers = kWarps * 32;  // threads of a row
   if (call.place_of == nullptr) start_successor();
@@ -27,14 +65,12 @@ __global__ void __launch_bounds__(kThreads) code_rows_kernel(const __grid_consta
   const int64_t row = int64_t{blockIdx.x} * (kThreads / kSharers) + threadIdx.x / kSharers;
   const int first = static_cast<int>(threadIdx.x) % kSharers * kPack;
   if (kWarps == 1 && row >= call.rows) return;
-  const T* x = static_cast<const T*>(call.x) + row * call.cols;
+  const RowPacks<T, kSharers, kKept> x(static_cast<const T*>(call.x) + row * call.cols, first, call.cols);
   float largest = 0;
-  for (int64_t c = first; c < call.cols; c += kSharers * kPack) {
-    float values[kPack];
-    load_f32(x + c, values);
+  x.each([&](int64_t, const float (&values)[kPack]) {
 #pragma unroll
     for (float value : values) largest = fmaxf(largest, fabsf(value));
-  }
+  });
   largest = warp_max(largest);
   if constexpr (kWarps > 1) {
     __shared__ float largest_of_warp[kWarps];
@@ -46,9 +82,7 @@ __global__ void __launch_bounds__(kThreads) code_rows_kernel(const __grid_consta
   const CodeScale scale(largest);
   const int32_t* const places = call.place_of != nullptr ? call.place_of + row * call.copies : nullptr;
   for (int j = first / kPack; j < call.copies; j += kSharers) call.scales[places != nullptr ? places[j] : row] = scale.scale;
-  for (int64_t c = first; c < call.cols; c += kSharers * kPack) {
-    float values[kPack];
-    load_f32(x + c, values);
+  x.each([&](int64_t c, const float (&values)[kPack]) {
     Pack<uint16_t, kPack / 2> out;
 #pragma unroll
     for (int i = 0; i < kPack / 2; ++i) out.value[i] = codes_of(values[2 * i], values[2 * i + 1], scale.inverse);
@@ -56,7 +90,7 @@ __global__ void __launch_bounds__(kThreads) code_rows_kernel(const __grid_consta
       const int64_t to = places != nullptr ? places[j] : row;
       *reinterpret_cast<Pack<uint16_t, kPack / 2>*>(call.codes + to * call.cols + c) = out;
     }
-  }
+  });
 }
 
 // A warp for 128 columns of a row.
@@ -137,9 +171,13 @@ void code_rows(const CodeRowsCall& call, Stream stream) {
   with_half_type(call.dtype, [&]<typename T>(T*) {
     if (call.cols <= kNarrow || (many && call.cols <= kWide)) {
       const auto blocks = static_cast<unsigned>((call.rows + kRowsOfBlock - 1) / kRowsOfBlock);
-      return launch_dependent({blocks, kThreads, 0, on}, code_rows_kernel<T, 1>, call);
+      return launch_dependent({blocks, kThreads, 0, on}, code_rows_kernel<T, 1, 0>, call);
     }
-    launch_dependent({static_cast<unsigned>(call.rows), kThreads, 0, on}, code_rows_kernel<T, kThreads / 32>, call);
+    constexpr int kWarps = kThreads / 32, kPacksOfBlock = kThreads * kPack;  // columns
+    const auto kernel = call.cols <= 2 * kPacksOfBlock   ? code_rows_kernel<T, kWarps, 2>
+                        : call.cols <= 8 * kPacksOfBlock ? code_rows_kernel<T, kWarps, 8>
+                                                         : code_rows_kernel<T, kWarps, 0>;
+    launch_dependent({static_cast<unsigned>(call.rows), kThreads, 0, on}, kernel, call);
   });
 }
 

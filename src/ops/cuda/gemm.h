@@ -31,6 +31,7 @@
 #include "ops/compute_types.h"
 #include "ops/cuda/fp8.h"
 #include "ops/cuda/gpu_ops.h"
+#include "ops/cuda/row_codes.h"
 #include "warpweave/status.h"
 #include "warpweave/tensor.h"
 
@@ -76,7 +77,7 @@ struct GemmCall {
   DType y_dtype = DType::bf16;   // that of x or f32
   int64_t y_stride = 0;
   bool accumulate = false;       // y += (f32 only)
-  const float* x_scales = nullptr;  // GpuGemm's own: x are e4m3 codes with these
+  const float* x_scales = nullptr;  // x are e4m3 codes with these: GpuGemm's own, or input_codes()
   bool fused_glu = false;        // y [rows, out_features / 2] is the linear's activation; see takes_fused()
   NormedInput norm = {};         // in place of x; see takes_fused()
   float* partials = nullptr;     // in place of y: partial_splits() sums in f32, [splits][rows][out_features]
@@ -105,6 +106,9 @@ class GpuGemm {
   // How many partial sums run() leaves of this call where it is given room for them (stream_gemm.h); 0: it does not.
   // Of more rows than kMostPartialRows it leaves none.
   int partial_splits(const GemmCall& call) const;
+  // Where the kernel that makes the inputs may leave them for run() of this call, which is given them as x and x_scales then:
+  // else another kernel rounds them. Nowhere: run() does not read codes with scales of rows.
+  RowCodes input_codes(const GemmCall& call) const;
   // Whether none of our own kernels does.
   bool runs_library(const GemmCall& call) const;
 
@@ -142,6 +146,7 @@ class GpuGemm {
   Status run_16_bit(const GemmCall& call, Stream stream);
   Status run_fp8(const GemmCall& call, Stream stream);
   bool streams_codes(const GemmCall& call) const;
+  bool runs_streamed_codes(const GemmCall& call) const;
   Result<GemmCall> round_inputs(const GemmCall& call, Stream stream);
   Status run_fp8_tensor(const GemmCall& call, Stream stream);
   Status run_fp8_widened(const GemmCall& call, Stream stream);

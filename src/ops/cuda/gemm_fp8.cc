@@ -37,11 +37,10 @@ Status GpuGemm::run_fp8(const GemmCall& call, Stream stream) {
     small_gemm_fp8(call, stream);
     return {};
   }
-  const bool whole = call.partials == nullptr && !call.fused_glu;
-  if (streams_codes(call) && (!whole || stream_gemm_pays_whole(call) || fp8_path_ == Fp8Path::stream)) {
+  if (runs_streamed_codes(call)) {
     WW_ASSIGN_OR_RETURN(const GemmCall codes, round_inputs(call, stream));
     StreamPlan plan = stream_plan(codes);
-    if (whole) plan.splits = 1;
+    if (call.partials == nullptr && !call.fused_glu) plan.splits = 1;
     stream_gemm(codes, plan, call.partials, stream);
     return {};
   }
@@ -61,6 +60,17 @@ Status GpuGemm::run_fp8(const GemmCall& call, Stream stream) {
   return run_fp8_widened(call, stream);
 }
 
+bool GpuGemm::runs_streamed_codes(const GemmCall& call) const {
+  const bool whole = call.partials == nullptr && !call.fused_glu;
+  return streams_codes(call) && (!whole || stream_gemm_pays_whole(call) || fp8_path_ == Fp8Path::stream);
+}
+
+RowCodes GpuGemm::input_codes(const GemmCall& call) const {
+  const GpuLinear& linear = *call.linear;
+  if (linear.dtype != DType::fp8_e4m3 || linear.scaling != Fp8Scaling::row || !runs_streamed_codes(call)) return {};
+  return {fp8_codes_.as<uint8_t>(), fp8_scales_.as<float>()};
+}
+
 // Whether inputs are rounded for stream_gemm.
 bool GpuGemm::streams_codes(const GemmCall& call) const {
   const bool allowed = fp8_path_ == Fp8Path::automatic || fp8_path_ == Fp8Path::stream;
@@ -70,6 +80,7 @@ bool GpuGemm::streams_codes(const GemmCall& call) const {
 
 // The call with inputs in e4m3.
 Result<GemmCall> GpuGemm::round_inputs(const GemmCall& call, Stream stream) {
+  if (call.x_scales != nullptr) return call;
   const GpuLinear& linear = *call.linear;
   const size_t scales = linear.scaling == Fp8Scaling::row ? 1 : blocks_of(linear.in_features);
   if (fp8_codes_.size_bytes() < static_cast<size_t>(call.rows * linear.in_features) ||
