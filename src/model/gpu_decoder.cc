@@ -241,14 +241,29 @@ void GpuDecoder::scale_and_cap(float* logits, int64_t count, gpu::Stream stream)
   if (spec_.final_softcap > 0) gpu::softcap(logits, spec_.final_softcap, count, stream);
 }
 
-Status GpuDecoder::head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream,
-                               const CopiedHead& copy) {
+gpu::GemmCall GpuDecoder::head_call(const HeadRows& rows, const CopiedHead& copy) const {
   const gpu::GpuLinear& lm_head = copy.linear != nullptr ? *copy.linear : weights_.lm_head;
-  gpu::GpuGemm& gemm = copy.linear != nullptr ? *copy.gemm : *gemm_;
-  WW_RETURN_IF_ERROR(gemm.run({.linear = &lm_head, .x = rows, .rows = count, .y = out, .y_dtype = DType::f32,
-                                 .y_stride = lm_head.out_features}, stream));
-  scale_and_cap(out, count * lm_head.out_features, stream);
+  gpu::GemmCall call = {.linear = &lm_head, .x = rows.x, .rows = rows.count, .x_scales = rows.scales};
+  call.y_dtype = DType::f32;
+  call.y_stride = lm_head.out_features;
+  return call;
+}
+
+Status GpuDecoder::head_logits(const HeadRows& rows, float* out, gpu::Stream stream, const CopiedHead& copy) {
+  gpu::GemmCall call = head_call(rows, copy);
+  call.y = out;
+  WW_RETURN_IF_ERROR(head_gemm(copy).run(call, stream));
+  scale_and_cap(out, rows.count * call.linear->out_features, stream);
   return {};
+}
+
+int GpuDecoder::choice_parts(int64_t count, const CopiedHead& copy) const {
+  const bool as_they_are = spec_.logit_scale == 1 && spec_.final_softcap <= 0;
+  return as_they_are ? head_gemm(copy).choice_parts(head_call({.count = count}, copy)) : 0;
+}
+
+Status GpuDecoder::head_choices(const HeadRows& rows, gpu::TopPart* parts, gpu::Stream stream, const CopiedHead& copy) {
+  return head_gemm(copy).run_choice(head_call(rows, copy), parts, stream);
 }
 
 Status GpuDecoder::write_hidden() {

@@ -83,6 +83,13 @@ struct CopiedHead {
   gpu::GpuGemm* gemm = nullptr;
 };
 
+// What a head multiplies: of the serving dtype, or e4m3 with scales (GpuDecoder::head_codes).
+struct HeadRows {
+  const void* x = nullptr;  // [count, hidden]
+  int64_t count = 0;
+  const float* scales = nullptr;  // [count]; null: x are no codes
+};
+
 class GpuDecoder {
  public:
   // `traits`: the family's settings of `config`.
@@ -135,9 +142,18 @@ class GpuDecoder {
   // Null: no layer has any.
   const GpuExperts* experts() const { return experts_.get(); }
   float embedding_scale() const { return spec_.embedding_scale; }
-  // out [count, vocab] from rows [count, hidden] of the serving dtype that no norm is wanted of. With a `copy` of the
-  // head, or of some of its rows, [count, its rows].
-  Status head_logits(const void* rows, int64_t count, float* out, gpu::Stream stream, const CopiedHead& copy = {});
+  // out [count, vocab] from rows that no norm is wanted of. With a `copy` of the head, or of some of its rows,
+  // [count, its rows].
+  Status head_logits(const HeadRows& rows, float* out, gpu::Stream stream, const CopiedHead& copy = {});
+  // Where the kernel that makes so many rows may leave them in e4m3, or nowhere.
+  gpu::RowCodes head_codes(int64_t count, const CopiedHead& copy = {}) const {
+    return head_gemm(copy).input_codes(head_call({.count = count}, copy));
+  }
+  // The same without the logits, where their order is that of the head's GEMM: what stands in each part of a row
+  // (choice_gemm.h), [count, choice_parts()]; 0 parts: there are only logits.
+  int choice_parts(int64_t count, const CopiedHead& copy = {}) const;
+  Status head_choices(const HeadRows& rows, gpu::TopPart* parts, gpu::Stream stream,
+                      const CopiedHead& copy = {});
 
  private:
   GpuDecoder(const ModelConfig& config, DecoderSpec spec, DType dtype, GpuDecoderWeights weights,
@@ -155,6 +171,8 @@ class GpuDecoder {
   void embed(const ForwardBatch& batch, const GpuFutureTokens& futures);
   Status place_inputs(std::span<const InputRows> inputs);
   Status write_logits(float* logits);
+  gpu::GemmCall head_call(const HeadRows& rows, const CopiedHead& copy) const;
+  gpu::GpuGemm& head_gemm(const CopiedHead& copy) const { return copy.linear != nullptr ? *copy.gemm : *gemm_; }
   // What follows the GEMM with a head, on so many of its values.
   void scale_and_cap(float* logits, int64_t count, gpu::Stream stream);
   Status write_hidden();

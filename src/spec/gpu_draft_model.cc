@@ -51,7 +51,9 @@ Status GpuDraftModel::reserve() {
                                                           limits_.max_pages_per_request, kWhat));
   WW_ASSIGN_OR_RETURN(logits_, DeviceBuffer::allocate(level_rows * head_columns() * sizeof(float), kWhat));
   if (limits_.options.topk == 1) {
-    WW_ASSIGN_OR_RETURN(top_parts_, DeviceBuffer::allocate(gpu::kTopBlocks * sizeof(gpu::TopPart), kWhat));
+    const size_t head_rows = std::min<size_t>(level_rows, gpu::kChoiceGemmRows);
+    const size_t most_parts = std::max<size_t>(gpu::kTopBlocks, head_rows * gpu::choice_gemm_parts());
+    WW_ASSIGN_OR_RETURN(top_parts_, DeviceBuffer::allocate(most_parts * sizeof(gpu::TopPart), kWhat));
   }
   WW_ASSIGN_OR_RETURN(choices_, DeviceBuffer::allocate(2 * max_choices_ * sizeof(DraftChoice), kWhat));
   WW_ASSIGN_OR_RETURN(host_choices_, PinnedBuffer::allocate(2 * max_choices_ * sizeof(DraftChoice), kWhat));
@@ -204,11 +206,25 @@ Status GpuDraftModel::multiply_fc(int64_t rows) {
 }
 
 // Keeps the rows that the next pass goes on from; what logits are made of.
-const void* GpuDraftModel::keep_rows(int64_t wanted, const Arrays& arrays) {
+HeadRows GpuDraftModel::keep_rows(int64_t wanted, const Arrays& arrays) {
   const DType dtype = target_.dtype();
+  const int64_t hidden = parts_.model->config().hidden_size;
+  const gpu::RowCodes codes = head_owner().head_codes(wanted, head_copy());
+  if (parts_.kind == DraftHeadKind::eagle && codes.codes != nullptr && gpu::code_sums_takes(hidden)) {
+    gpu::code_sums({.x = parts_.model->last_rows(),
+                    .partials = parts_.model->last_sums(),
+                    .rows = wanted,
+                    .cols = hidden,
+                    .dtype = dtype,
+                    .kept = kept_.as<void>(),
+                    .keep = arrays.keep,
+                    .to = codes},
+                   stream_);
+    return {codes.codes, wanted, codes.scales};
+  }
   gpu::KeepRowsCall call = {.x = parts_.model->last_rows(),
                             .rows = wanted,
-                            .cols = parts_.model->config().hidden_size,
+                            .cols = hidden,
                             .dtype = dtype,
                             .out = last_rows_.as<void>(),
                             .kept = kept_.as<void>(),
@@ -224,25 +240,21 @@ const void* GpuDraftModel::keep_rows(int64_t wanted, const Arrays& arrays) {
     call.x_dtype = dtype;
   }
   gpu::keep_rows(call, stream_);
-  return read;
+  return {read, wanted};
 }
 
-Status GpuDraftModel::forward_head(const ForwardBatch& batch, const Arrays& arrays) {
+// What logits are made of.
+Result<HeadRows> GpuDraftModel::forward_head(const ForwardBatch& batch, const Arrays& arrays) {
   WW_RETURN_IF_ERROR(make_head_rows(batch.num_tokens, arrays));
   WW_RETURN_IF_ERROR(parts_.model->forward({.batch = batch, .cache = *parts_.cache, .attention = *parts_.attention,
                                             .from_rows = true}));
   const auto wanted = static_cast<int64_t>(batch.logits_rows.size());
-  if (wanted == 0) return {};
-  const void* const rows = keep_rows(wanted, arrays);
-  return head_logits(rows, wanted);
+  return wanted == 0 ? HeadRows{} : keep_rows(wanted, arrays);
 }
 
-Status GpuDraftModel::head_logits(const void* rows, int64_t wanted) {
-  float* const logits = logits_.as<float>();
-  if (has_own_head()) return parts_.model->head_logits(rows, wanted, logits, stream_);
+CopiedHead GpuDraftModel::head_copy() {
   const gpu::GpuLinear& copy = parts_.head.linear;
-  if (copy.empty()) return target_.head_logits(rows, wanted, logits, stream_);
-  return target_.head_logits(rows, wanted, logits, stream_, {&copy, &parts_.model->gemm()});
+  return has_own_head() || copy.empty() ? CopiedHead{} : CopiedHead{&copy, &parts_.model->gemm()};
 }
 
 Status GpuDraftModel::forward_standalone(const ForwardBatch& batch, const Arrays& arrays) {
@@ -271,11 +283,26 @@ Status GpuDraftModel::run(const DraftPass& pass, const BatchBuilder&) {
 
 // The planned batch's choices, by logits row.
 Status GpuDraftModel::choose(const ForwardBatch& batch, const Arrays& arrays, int topk, DraftChoice* out) {
-  WW_RETURN_IF_ERROR(parts_.kind ? forward_head(batch, arrays) : forward_standalone(batch, arrays));
+  const auto wanted = static_cast<int>(batch.logits_rows.size());
+  const int32_t* const tokens = parts_.tokens.empty() ? nullptr : tokens_.as<int32_t>();
+  if (parts_.kind) {
+    WW_ASSIGN_OR_RETURN(const HeadRows rows, forward_head(batch, arrays));
+    if (rows.count == 0) return launch_status("a pass of the draft model");
+    const int parts = limits_.options.topk == 1 ? head_owner().choice_parts(wanted, head_copy()) : 0;
+    if (parts > 0) {
+      auto* const found = top_parts_.as<gpu::TopPart>();
+      WW_RETURN_IF_ERROR(head_owner().head_choices(rows, found, stream_, head_copy()));
+      gpu::top_of_parts({.found = found, .rows = wanted, .parts = parts, .tokens = tokens, .out = out}, stream_);
+      return launch_status("a pass of the draft model");
+    }
+    WW_RETURN_IF_ERROR(head_owner().head_logits(rows, logits_.as<float>(), stream_, head_copy()));
+  } else {
+    WW_RETURN_IF_ERROR(forward_standalone(batch, arrays));
+  }
   gpu::top_choices({.logits = logits_.as<float>(),
-                    .rows = static_cast<int>(batch.logits_rows.size()),
+                    .rows = wanted,
                     .vocab_size = static_cast<int>(head_columns()),
-                    .tokens = parts_.tokens.empty() ? nullptr : tokens_.as<int32_t>(),
+                    .tokens = tokens,
                     .topk = topk,
                     .out = out,
                     .parts = top_parts_.as<gpu::TopPart>()},

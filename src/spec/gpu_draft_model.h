@@ -159,10 +159,11 @@ class GpuDraftModel : public DraftModel {
   Status upload(const DraftPass& pass, ForwardBatch& batch, Arrays& arrays);
   Status make_head_rows(int64_t rows, const Arrays& arrays);
   Status multiply_fc(int64_t rows);
-  Status head_logits(const void* rows, int64_t wanted);
+  GpuDecoder& head_owner() { return has_own_head() ? *parts_.model : target_; }
+  CopiedHead head_copy();
   Status choose(const ForwardBatch& batch, const Arrays& arrays, int topk, DraftChoice* out);
-  Status forward_head(const ForwardBatch& batch, const Arrays& arrays);
-  const void* keep_rows(int64_t wanted, const Arrays& arrays);
+  Result<HeadRows> forward_head(const ForwardBatch& batch, const Arrays& arrays);
+  HeadRows keep_rows(int64_t wanted, const Arrays& arrays);
   Status forward_standalone(const ForwardBatch& batch, const Arrays& arrays);
   // gpu_draft_chain.cc
   Status reserve_chains();
@@ -208,7 +209,7 @@ class GpuDraftModel : public DraftModel {
   DeviceBuffer kept_;                 // of a head: [max_kept_rows, hidden]
   DeviceBuffer tokens_;               // with parts_.tokens: these
   DeviceBuffer logits_;               // [max_level_rows, head_columns()]
-  DeviceBuffer top_parts_;            // with topk 1: of top_choices()
+  DeviceBuffer top_parts_;            // with topk 1
   DeviceBuffer choices_;  // [max_choices], and behind them those of a chain's graph: [passes, padded requests]
   PinnedBuffer host_choices_;
   CudaEvent chosen_;

@@ -68,6 +68,7 @@ struct GemmAddend {
 };
 
 struct LoraCall;
+struct TopPart;
 
 struct GemmCall {
   const GpuLinear* linear = nullptr;
@@ -109,6 +110,10 @@ class GpuGemm {
   // Where the kernel that makes the inputs may leave them for run() of this call, which is given them as x and x_scales then:
   // else another kernel rounds them. Nowhere: run() does not read codes with scales of rows.
   RowCodes input_codes(const GemmCall& call) const;
+  // Of a head: in how many parts of a row run_choice() leaves what stands there (choice_gemm.h), with the values that run()
+  // would write to y; 0: it does not.
+  int choice_parts(const GemmCall& call) const;
+  Status run_choice(const GemmCall& call, TopPart* parts, Stream stream);
   // Whether none of our own kernels does.
   bool runs_library(const GemmCall& call) const;
 

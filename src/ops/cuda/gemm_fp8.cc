@@ -3,6 +3,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "ops/cuda/choice_gemm.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/stream_gemm.h"
 
@@ -69,6 +70,16 @@ RowCodes GpuGemm::input_codes(const GemmCall& call) const {
   const GpuLinear& linear = *call.linear;
   if (linear.dtype != DType::fp8_e4m3 || linear.scaling != Fp8Scaling::row || !runs_streamed_codes(call)) return {};
   return {fp8_codes_.as<uint8_t>(), fp8_scales_.as<float>()};
+}
+
+int GpuGemm::choice_parts(const GemmCall& call) const {
+  return streams_codes(call) && choice_gemm_takes(call) ? choice_gemm_parts() : 0;
+}
+
+Status GpuGemm::run_choice(const GemmCall& call, TopPart* parts, Stream stream) {
+  WW_ASSIGN_OR_RETURN(const GemmCall codes, round_inputs(call, stream));
+  choice_gemm(codes, parts, stream);
+  return {};
 }
 
 // Whether inputs are rounded for stream_gemm.

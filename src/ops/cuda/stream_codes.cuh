@@ -41,7 +41,7 @@ __device__ __forceinline__ void multiply_codes(ptx::u32 x, ptx::u32 w, const flo
 }
 
 // The first row of a thread's two in a block of 64; the other one is 8 behind.
-__device__ int row_of_thread() {
+__device__ __forceinline__ int row_of_thread() {
   const int thread = static_cast<int>(threadIdx.x);
   return thread / 32 % 4 * 16 + thread % 32 / 4;
 }

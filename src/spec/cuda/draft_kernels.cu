@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/cuda/launch.cuh"
 #include "ops/cuda/types.cuh"
 #include "spec/cuda/chain_steps.cuh"
 #include "spec/cuda/draft_inputs.cuh"
@@ -51,7 +52,13 @@ void top_choices(const TopChoicesCall& call, void* stream) {
   }
   const dim3 grid(parts, call.rows);
   top_parts_kernel<<<grid, kPartThreads, 0, on>>>(call.logits, call.vocab_size, parts, call.parts);
-  top_of_parts_kernel<<<call.rows, 32, 0, on>>>(call.parts, parts, call.tokens, call.out);
+  top_of_parts({.found = call.parts, .rows = call.rows, .parts = parts, .tokens = call.tokens, .out = call.out},
+               stream);
+}
+
+void top_of_parts(const TopOfPartsCall& call, void* stream) {
+  if (call.rows == 0) return;
+  launch_dependent({dim3(call.rows), kMergeThreads, 0, static_cast<cudaStream_t>(stream)}, top_of_parts_kernel, call);
 }
 
 void tree_level(const TreeLevelCall& call, void* stream) {

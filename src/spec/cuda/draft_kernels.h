@@ -7,17 +7,13 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ops/cuda/choice_gemm.h"
 #include "ops/cuda/gpu_ops.h"
 #include "spec/draft_tree.h"
 #include "warpweave/tensor.h"
 
 namespace warpweave::gpu {
 
-// The likeliest of a part of a row's columns, and the log of the sum of their exponentials.
-struct TopPart {
-  unsigned long long key = 0;
-  float log_sum = 0;
-};
 inline constexpr int kTopBlocks = 512, kMostTopParts = 32;
 // Blocks that share a row of so many.
 constexpr int top_parts(int rows) { return std::clamp(kTopBlocks / rows, 1, kMostTopParts); }
@@ -33,6 +29,16 @@ struct TopChoicesCall {
   TopPart* parts = nullptr;               // room for kTopBlocks of them, used with topk 1; null: a block has a row
 };
 void top_choices(const TopChoicesCall& call, void* stream);
+
+// The likeliest token of every row by what stands in its parts.
+struct TopOfPartsCall {
+  const TopPart* found = nullptr;  // [rows, parts]
+  int rows = 0;
+  int parts = 0;
+  const int32_t* tokens = nullptr;  // as TopChoicesCall's
+  DraftChoice* out = nullptr;       // [rows]
+};
+void top_of_parts(const TopOfPartsCall& call, void* stream);
 
 // out[i] = [scale * table[id(i)] | features[feature_rows[i]]], each half through its RMS norm where that has a weight;
 // id(i) is ids[i], or the token of choices[-1 - ids[i]] where that is negative.

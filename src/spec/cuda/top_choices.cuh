@@ -1,9 +1,11 @@
 // The likeliest tokens of a row by one block: pass by pass the largest key below the one before, where a key orders by
 // value, then by the lower id. The first pass adds up the probabilities, too. Where one token of few rows is wanted,
-// several blocks share a row, and a warp puts together what they found. For draft_kernels.cu, and for its test, which
-// runs it on the host.
+// several blocks share a row, and another one puts together what they found, or what the head's GEMM did. For
+// draft_kernels.cu, and for its test, which runs it on the host.
 #pragma once
 
+#include "device/cuda/ptx.h"
+#include "ops/cuda/top_seen.cuh"
 #include "spec/cuda/draft_kernels.h"
 
 namespace warpweave::gpu {
@@ -11,6 +13,8 @@ namespace {
 
 constexpr int kTopThreads = 1024;   // of a block that has a row
 constexpr int kPartThreads = 256;   // of one that has a part: four stand on an SM, so that all of 64 rows' run at once
+constexpr int kMergeThreads = 128;  // of one that puts the parts of a row together
+static_assert(kLeastChoice == kImpossibleChoice);
 
 template <int kThreads>
 struct TopShared {
@@ -19,15 +23,6 @@ struct TopShared {
   float max[kWarps];
   float sum[kWarps];
 };
-
-__device__ float number_or_impossible(float x) { return isfinite(x) && x > kImpossibleChoice ? x : kImpossibleChoice; }
-
-// Above 0 for every id below 2^32 - 1.
-__device__ unsigned long long choice_key(float value, int id) {
-  const uint32_t bits = __float_as_uint(value);
-  const uint32_t ordered = bits >> 31 ? ~bits : bits | 0x80000000u;
-  return static_cast<unsigned long long>(ordered) << 32 | (0xffffffffu - static_cast<uint32_t>(id));
-}
 
 __device__ float value_of(unsigned long long key) {
   const auto ordered = static_cast<uint32_t>(key >> 32);
@@ -65,15 +60,6 @@ __device__ float block_log_sum(float largest, float sum, TopShared<kThreads>& sh
   return largest + logf(sum);
 }
 
-// What a thread has seen of a row.
-struct TopSeen {
-  float largest = -INFINITY, sum = 0;   // of exp(value - largest)
-  int id = -1;                          // of the first of the largest
-
-  __device__ unsigned long long key() const { return id < 0 ? 0 : choice_key(largest, id); }
-  __device__ float largest_possible() const { return max(largest, kImpossibleChoice); }
-};
-
 // A thread's columns from `begin` to `end`, in order, several at a time: their sum is scaled once for all of them.
 template <int kThreads>
 __device__ void see(TopSeen& seen, const float* row, int begin, int end) {
@@ -85,20 +71,10 @@ __device__ void see(TopSeen& seen, const float* row, int begin, int end) {
       const int id = first + k * kThreads;
       values[k] = id < end ? row[id] : 0;
     }
-    float largest = seen.largest;
+    const auto id_of = [=](int k) { return first + k * kThreads; };
 #pragma unroll
-    for (int k = 0; k < kSeenAtOnce; ++k) {
-      const int id = first + k * kThreads;
-      values[k] = id < end ? number_or_impossible(values[k]) : -INFINITY;
-      if (values[k] > largest) {
-        largest = values[k];
-        seen.id = id;
-      }
-    }
-    seen.sum *= __expf(seen.largest - largest);
-#pragma unroll
-    for (int k = 0; k < kSeenAtOnce; ++k) seen.sum += __expf(values[k] - largest);
-    seen.largest = largest;
+    for (int k = 0; k < kSeenAtOnce; ++k) values[k] = id_of(k) < end ? number_or_least(values[k]) : -INFINITY;
+    seen.add(values, id_of);
   }
 }
 
@@ -124,21 +100,24 @@ __global__ void __launch_bounds__(kPartThreads) top_parts_kernel(const float* lo
   if (threadIdx.x == 0) out[int64_t{blockIdx.y} * parts + blockIdx.x] = {key, log_sum};
 }
 
-// A warp a row.
-__global__ void __launch_bounds__(32) top_of_parts_kernel(const TopPart* found, int parts, const int32_t* tokens,
-                                                          DraftChoice* out) {
-  const int lane = static_cast<int>(threadIdx.x);
-  const TopPart none = {0, kImpossibleChoice};
-  const TopPart own = lane < parts ? found[int64_t{blockIdx.x} * parts + lane] : none;
-  unsigned long long key = own.key;
-  float largest = own.log_sum;
-  for (int step = 16; step > 0; step /= 2) {
-    key = max(key, __shfl_xor_sync(~0u, key, step));
-    largest = max(largest, __shfl_xor_sync(~0u, largest, step));
+// A block a row.
+__global__ void __launch_bounds__(kMergeThreads) top_of_parts_kernel(TopOfPartsCall call) {
+  ptx::launch_dependents();
+  ptx::grid_dependency_wait();
+  __shared__ TopShared<kMergeThreads> shared;
+  const TopPart* const found = call.found + int64_t{blockIdx.x} * call.parts;
+  unsigned long long key = 0;
+  float largest = kLeastChoice, sum = 0;  // of exp(log_sum - largest)
+  for (int part = static_cast<int>(threadIdx.x); part < call.parts; part += kMergeThreads) {
+    const TopPart own = found[part];
+    key = max(key, own.key);
+    const float both = max(largest, own.log_sum);
+    sum = sum * __expf(largest - both) + __expf(own.log_sum - both);
+    largest = both;
   }
-  float sum = lane < parts ? __expf(own.log_sum - largest) : 0;
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  if (lane == 0) out[blockIdx.x] = choice_of(key, largest + logf(sum), tokens);
+  const float log_sum = block_log_sum(largest, sum, shared);
+  key = block_max(key, shared);
+  if (threadIdx.x == 0) call.out[blockIdx.x] = choice_of(key, log_sum, call.tokens);
 }
 
 __global__ void __launch_bounds__(kTopThreads) top_choices_kernel(const float* logits, int vocab_size,
@@ -155,7 +134,7 @@ __global__ void __launch_bounds__(kTopThreads) top_choices_kernel(const float* l
     unsigned long long best = 0;
 #pragma unroll 8
     for (int i = threadIdx.x; i < vocab_size; i += kTopThreads) {
-      const unsigned long long other = choice_key(number_or_impossible(row[i]), i);
+      const unsigned long long other = choice_key(number_or_least(row[i]), i);
       if (other < key && other > best) best = other;
     }
     key = block_max(best, shared);

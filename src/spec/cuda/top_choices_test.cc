@@ -48,7 +48,8 @@ void expect_as_by_one_block(const std::vector<float>& logits, int parts) {
     host_cta::run(kPartThreads, Order::random,
                   [&] { top_parts_kernel(matrix.data(), vocab_size, parts, found.data()); }, {static_cast<unsigned>(part), 1});
   }
-  host_cta::run(32, Order::random, [&] { top_of_parts_kernel(found.data(), parts, tokens, got.data()); }, {1, 0});
+  const TopOfPartsCall call = {.found = found.data(), .parts = parts, .tokens = tokens, .out = got.data()};
+  host_cta::run(kMergeThreads, Order::random, [&] { top_of_parts_kernel(call); }, {1, 0});
   warpweave::top_choices(logits, 1, expected);
   EXPECT_EQ(got[1].token, expected[0].token) << parts << " parts of " << vocab_size;
   EXPECT_NEAR(got[1].logprob, expected[0].logprob, 1e-4f * std::max(1.0f, std::abs(expected[0].logprob)));
@@ -61,7 +62,7 @@ TEST(TopChoices, OfPartsAreThoseOfTheRow) {
   for (const int vocab_size : {1, 5, 31, 1024, 3000, 20000}) {
     std::vector<float> logits(vocab_size);
     for (float& x : logits) x = normal(rng);
-    for (const int parts : {2, 5, kMostTopParts}) expect_as_by_one_block(logits, parts);
+    for (const int parts : {2, 5, kMostTopParts, 264}) expect_as_by_one_block(logits, parts);
   }
   std::vector<float> equal(2000, -1.5f);
   equal[700] = equal[1900] = 2;
