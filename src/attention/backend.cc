@@ -17,6 +17,8 @@ Status AttentionBackend::reserve(const ForwardBatch&, const AttentionCall&) { re
 Status AttentionBackend::compile(const AttentionCall&, int) { return {}; }
 
 Status AttentionBackend::init_cuda_graph_state(const GraphLimits&) { return no_graphs(caps()); }
+Status AttentionBackend::plan_together(std::span<const ForwardBatch* const>) { return {}; }
+
 Status AttentionBackend::init_forward_metadata_capture_cuda_graph(const ForwardBatch&) {
   return no_graphs(caps());
 }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "attention/caps.h"
@@ -108,6 +109,9 @@ class AttentionBackend {
   // Whether steps that verify drafts (target_verify) are captured as decode steps are: with lengths and masks of the
   // batch's device arrays alone.
   virtual bool captures_verification() const { return false; }
+  // Before the first forward of a graph, or of its trial run: decode batches of it whose lengths are in the GPU's
+  // memory by then. They may be planned at once; each is announced before its own forward all the same.
+  virtual Status plan_together(std::span<const ForwardBatch* const> batches);
 };
 
 // Everything a backend may need at creation.

@@ -26,6 +26,9 @@ class HybridAttnBackend : public AttentionBackend {
   Status init_cuda_graph_state(const GraphLimits& limits) override;
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
   Status init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch) override;
+  Status plan_together(std::span<const ForwardBatch* const> batches) override {
+    return decode_->plan_together(batches);
+  }
   bool captures_verification() const override {
     return (verify_with_decode_ ? *decode_ : *prefill_).captures_verification();
   }

@@ -123,6 +123,9 @@ void GpuDraftModel::stage_chain(std::span<const DraftPass> passes, const ChainSh
 Status GpuDraftModel::enqueue_chain(const ChainShape& shape) {
   gpu::gather_rows({target_table_, chain_.front().arrays.requests, shape.requests,
                    int64_t{limits_.max_pages_per_request} * 4, page_table_.as<void>()}, stream_);
+  std::vector<const ForwardBatch*> batches;
+  for (const ChainPass& pass : chain_) batches.push_back(&pass.batch);
+  WW_RETURN_IF_ERROR(parts_.attention->plan_together(batches));
   for (int pass = 0; pass < shape.passes; ++pass) {
     WW_RETURN_IF_ERROR(parts_.attention->init_forward_metadata_capture_cuda_graph(chain_[pass].batch));
     WW_RETURN_IF_ERROR(

@@ -261,7 +261,7 @@ auto PagedCudaBackend::plan_decode(const ForwardBatch& batch, KernelShape shape,
   PlanInput input = weighed_for_decode(plan_input(p, shape));
   input.merged_pieces_a_tile = kPairPiecesATile * p.num_requests;
   input.num_kv_heads /= layout.heads;
-  const DecodeKey key = {p.window_left, input.num_kv_heads, num_workers, q_len};
+  const DecodeKey key = {p.window_left, input.num_kv_heads, num_workers, q_len, planned_batch(batch)};
   DecodePlan& plan = place_of(decode_plans_, key);
   const bool plan_is_older = plan.made && plan.key == key;
   if (!plan_is_older) {

@@ -23,6 +23,7 @@
 
 #include <array>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "attention/backend.h"
@@ -46,11 +47,19 @@ class PagedCudaBackend : public AttentionBackend {
   Status init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) override;
   Status init_forward_metadata_replay_cuda_graph(const ForwardBatch& batch) override;
   bool captures_verification() const override { return caps_.graph_capture && !deterministic_; }
+  Status plan_together(std::span<const ForwardBatch* const> batches) override;
 
  private:
+  // Where a batch's lengths stand, by which it is told from others.
+  struct PlannedBatch {
+    const int32_t *kv_lens = nullptr, *q_indptr = nullptr;
+    int num_requests = 0;
+    bool operator==(const PlannedBatch&) const = default;
+  };
   // Plans of this forward: made or not, for what, and the memory they are made in.
   struct DecodeKey {
     int window_left = 0, num_kv_heads = 0, num_workers = 0, q_len = 0;
+    PlannedBatch batch;
     bool operator==(const DecodeKey&) const = default;
   };
   struct DecodePlan {
@@ -95,7 +104,7 @@ class PagedCudaBackend : public AttentionBackend {
     int page_places = 0;
     bool operator==(const TreeKey&) const = default;
   };
-  static constexpr int kMaxPlans = kMostDecodePlans;  // different windows or shapes among a model's layers
+  static constexpr int kMaxPlans = 4;  // different windows or shapes among a model's layers
 
   // A decode kernel whose plan is made, or being made.
   struct PlannedDecode {
@@ -107,7 +116,10 @@ class PagedCudaBackend : public AttentionBackend {
   Status prepare();
   void forget_plans();
   void forget_other_plans();  // all but those of decode
-  Status plan_again(const ForwardBatch& batch);
+  static PlannedBatch planned_batch(const ForwardBatch& batch) {
+    return {batch.device.kv_lens, batch.device.q_indptr, batch.num_reqs};
+  }
+  Status plan_again(std::span<const PlannedBatch> batches, cudaStream_t stream);
   Status forward_mixed(const ForwardBatch& batch, const KernelShape& shape, AttentionParams p);
   SmShares shares_of(const ForwardBatch& batch, const KernelShape& shape, const AttentionParams& p,
                      const ExtendLayout& layout) const;
@@ -139,7 +151,8 @@ class PagedCudaBackend : public AttentionBackend {
   DeviceBuffer short_workspace_, short_cuts_;  // SplitWork, without its workers
   DeviceBuffer q_ready_;  // DecodeWorkspace::q_ready
   int32_t q_epoch_ = 0;
-  std::array<DecodePlan, kMaxPlans> decode_plans_;
+  std::array<DecodePlan, kMostDecodePlans> decode_plans_;  // of several batches where these are planned together
+  std::vector<PlannedBatch> together_;                     // of plan_together(), until another one is announced
   std::array<ExtendPlan, kMaxPlans> extend_plans_;
   std::array<ShortPlan, kMaxPlans> short_plans_;
   DeviceBuffer copies_;  // of K and V, of the layer at work

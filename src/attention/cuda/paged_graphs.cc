@@ -1,4 +1,5 @@
 // Plans of PagedCudaBackend within graphs, and how long plans are kept.
+#include <algorithm>
 #include <array>
 #include <span>
 
@@ -9,6 +10,7 @@ namespace warpweave::cuda {
 
 void PagedCudaBackend::forget_plans() {
   for (DecodePlan& plan : decode_plans_) plan.made = false;
+  together_.clear();
   forget_other_plans();
 }
 
@@ -27,27 +29,33 @@ Status PagedCudaBackend::init_cuda_graph_state(const GraphLimits& limits) {
   return {};
 }
 
-// What the last forward of the same batch planned. The first layer's attention then begins as early as the others'.
-Status PagedCudaBackend::plan_again(const ForwardBatch& batch) {
-  std::array<DecodePlanCall, kMaxPlans> calls;
+// What the last forwards of these batches planned. The first layer's attention then begins as early as the others'.
+Status PagedCudaBackend::plan_again(std::span<const PlannedBatch> batches, cudaStream_t stream) {
+  std::array<DecodePlanCall, kMostDecodePlans> calls;
   size_t count = 0;
   for (DecodePlan& plan : decode_plans_) {
-    const PlanInput& in = plan.input;
-    const bool same = in.kv_lens == batch.device.kv_lens && in.q_indptr == batch.device.q_indptr &&
-                      in.num_requests == batch.num_reqs;
-    plan.made &= same;
-    if (plan.made) calls[count++] = {in, plan.workers.as<DecodeWorker>(), plan.key.num_workers};
+    plan.made &= std::find(batches.begin(), batches.end(), plan.key.batch) != batches.end();
+    if (plan.made) calls[count++] = {plan.input, plan.workers.as<DecodeWorker>(), plan.key.num_workers};
   }
   if (count == 0) return {};
-  const auto stream = static_cast<cudaStream_t>(batch.device.stream);
   return cuda_status(launch_decode_plans(std::span(calls).first(count), stream), "decode plan");
+}
+
+Status PagedCudaBackend::plan_together(std::span<const ForwardBatch* const> batches) {
+  WW_RETURN_IF_ERROR(prepare());
+  together_.clear();
+  for (const ForwardBatch* batch : batches) together_.push_back(planned_batch(*batch));
+  return batches.empty() ? Status() : plan_again(together_, static_cast<cudaStream_t>(batches.front()->device.stream));
 }
 
 Status PagedCudaBackend::init_forward_metadata_capture_cuda_graph(const ForwardBatch& batch) {
   WW_RETURN_IF_ERROR(prepare());
   capturing_ = true;
   forget_other_plans();
-  return plan_again(batch);
+  const PlannedBatch announced = planned_batch(batch);
+  if (std::find(together_.begin(), together_.end(), announced) != together_.end()) return {};
+  together_.clear();
+  return plan_again({&announced, 1}, static_cast<cudaStream_t>(batch.device.stream));
 }
 
 // The graph holds its own plan launches.

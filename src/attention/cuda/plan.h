@@ -16,7 +16,7 @@ struct DecodePlanCall {
   DecodeWorker* workers = nullptr;
   int num_workers = 0;
 };
-inline constexpr int kMostDecodePlans = 4;
+inline constexpr int kMostDecodePlans = 16;
 
 // Each cuts decode work into runs for `num_workers` workers. Requests have at least one query token. Any kernel
 // behind them, also one that begins early, finds them made.

@@ -1,6 +1,7 @@
 // The rows that a draft head begins with, by one block a half of a row. For draft_kernels.cu.
 #pragma once
 
+#include "device/cuda/ptx.h"
 #include "ops/cuda/types.cuh"
 #include "spec/cuda/draft_kernels.h"
 
@@ -12,6 +13,7 @@ constexpr int kDraftRowThreads = 256;
 // Grid: x = row, y = half.
 template <typename T>
 __global__ void draft_inputs_kernel(DraftInputsCall call) {
+  ptx::launch_dependents();  // of a plain launch: all before it has ended (launch.cuh)
   constexpr int kPack = 16 / sizeof(T);
   const int64_t row = blockIdx.x, cols = call.cols;
   const bool embeds = blockIdx.y == 0;
