@@ -54,21 +54,24 @@ class RowChoice {
       }
       if (rule_.groups > 1) drop_groups();
     }
-    const float inverse = __fdividef(1.0f, total);
-    float sum = 0;
+    find_own();
+#pragma unroll 1  // code that is fetched once
     for (int j = 0; j < rule_.k; ++j) {
-      const int best = find_best(AnyExpert()).expert;
-      const float of_expert = take(best) * inverse;
-      sum += of_expert;
-      if (lane_ == j) chosen = best, weight = of_expert;
+      const int best = find_best().expert;
+      if (lane_ == j) chosen = best;
+      drop(best);
     }
-    weight *= rule_.renormalise ? __fdividef(rule_.scale, sum + rule_.sum_epsilon) : rule_.scale;
+    const float of_chosen = score_of_chosen() * __fdividef(1.0f, total);
+    const float sum = warp_sum(lane_ < rule_.k ? of_chosen : 0.0f);
+    weight = of_chosen * (rule_.renormalise ? __fdividef(rule_.scale, sum + rule_.sum_epsilon) : rule_.scale);
   }
 
   __device__ void mix() {
     order_scores();
+    find_own();
+#pragma unroll 1  // code that is fetched once
     for (int j = 0; j < rule_.k; ++j) {
-      const Best best = find_best(AnyExpert());
+      const Best best = find_best();
       const float top = of_order(best.order);
       float sum = 0;
 #pragma unroll
@@ -77,7 +80,7 @@ class RowChoice {
         if (left_[i] != 0 && near) sum += __expf(score_[i] - top);
       }
       sum = warp_sum(sum);
-      take(best.expert);
+      drop(best.expert);
       if (lane_ == j) chosen = best.expert, weight = __fdividef(rule_.scale, sum);
     }
   }
@@ -105,12 +108,51 @@ class RowChoice {
     int expert;
     uint32_t order;
   };
-  struct AnyExpert {
-    __device__ bool operator()(int) const { return true; }
-  };
+  // The best that this lane has left, ties to the lower index: a tree, in which no comparison waits for all others.
+  __device__ void find_own() {
+    uint32_t order[kEach];
+    int expert[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) order[i] = left_[i], expert[i] = i * 32 + lane_;
+#pragma unroll
+    for (int step = 1; step < kEach; step *= 2) {
+#pragma unroll
+      for (int i = 0; i < kEach; i += 2 * step) {
+        if (order[i + step] > order[i]) order[i] = order[i + step], expert[i] = expert[i + step];
+      }
+    }
+    own_ = {expert[0], order[0]};
+  }
 
-  // The best of those left, ties to the lower index; among(i): whether the lane's i-th expert counts. Maxima first and then
-  // who has it: both without a chain of comparisons through all of a lane's experts.
+  // The best of those left, in all lanes.
+  __device__ Best find_best() const {
+    const uint32_t most = __reduce_max_sync(~0u, own_.order);
+    const uint32_t expert = own_.order == most ? own_.expert : ~0u;
+    return {static_cast<int>(__reduce_min_sync(~0u, expert)), most};
+  }
+
+  // An expert is left no more.
+  __device__ void drop(int expert) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      if (i * 32 + lane_ == expert) left_[i] = 0;
+    }
+    find_own();
+  }
+
+  // Of every lane's chosen expert: each of a lane's scores goes round once, whoever wants it.
+  __device__ float score_of_chosen() const {
+    float score = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const float of_lane = __shfl_sync(~0u, score_[i], chosen % 32);
+      if (chosen / 32 == i) score = of_lane;
+    }
+    return score;
+  }
+
+  // The best of those left for which among(i) counts the lane's i-th, ties to the lower index. Maxima first and then who has it: both
+  // without a chain of comparisons through all of a lane's experts.
   template <typename Among>
   __device__ Best find_best(const Among& among) const {
     uint32_t most = 0;
@@ -125,19 +167,10 @@ class RowChoice {
     return {static_cast<int>(__reduce_min_sync(~0u, first)), most};
   }
 
-  // An expert is left no more; its score, in all lanes.
-  __device__ float take(int expert) {
-    float score = 0;
-#pragma unroll
-    for (int i = 0; i < kEach; ++i) {
-      if (i * 32 + lane_ == expert) score = score_[i], left_[i] = 0;
-    }
-    return __shfl_sync(~0u, score, expert % 32);
-  }
-
   __device__ void drop_groups() {
     const int size = rule_.num_experts / rule_.groups;
     float of_group = -INFINITY;  // lane g's
+#pragma unroll 1
     for (int g = 0; g < rule_.groups; ++g) {
       const auto of = [&](int i) { return (i * 32 + lane_) / size == g; };
       const Best best = find_best(of);
@@ -149,6 +182,7 @@ class RowChoice {
       if (lane_ == g) of_group = score;
     }
     int better = 0;
+#pragma unroll 1
     for (int g = 0; g < rule_.groups; ++g) {
       const uint32_t other = ordered(__shfl_sync(~0u, of_group, g)), own = ordered(of_group);
       better += other > own || (other == own && g < lane_);
@@ -164,6 +198,7 @@ class RowChoice {
   const int lane_;
   float score_[kEach];
   uint32_t left_[kEach];  // the order of what is chosen by; 0: no expert, or left no more
+  Best own_ = {};         // of this lane's experts
 };
 
 __device__ __forceinline__ uint32_t mixed(uint32_t x) {
@@ -195,7 +230,7 @@ __device__ __forceinline__ void count_row(uint64_t* load, int expert) {
   if (load != nullptr) atomicAdd(reinterpret_cast<unsigned long long*>(load) + expert, 1ull);
 }
 
-// Lane j has choice j of its row.
+// Lane j has choice j of its row; behind the rule's k come the shared experts, whose weights are the caller's to find.
 struct Choice {
   int expert;
   float weight;
@@ -205,33 +240,24 @@ template <int kEach>
 __device__ __forceinline__ Choice choose_row(const RouterRule& rule, const float* logits, const float* correction,
                                              const RoutingDice& dice, int64_t row) {
   const RowChoice<kEach> choice(rule, logits, correction);
-  return {dice.positions != nullptr ? diced(dice, row, rule) : choice.chosen, choice.weight};
+  const int routed = dice.positions != nullptr ? diced(dice, row, rule) : choice.chosen, lane = threadIdx.x % 32;
+  return {lane < rule.k ? routed : rule.num_experts + lane - rule.k, choice.weight};
 }
 
 // Lanes k .. of_row - 1 have the shared experts; `of_gate` is x . gate where the rule's model has one.
-__device__ __forceinline__ void add_shared(const RouterRule& rule, bool gated, float of_gate, Choice& choice) {
+__device__ __forceinline__ void weigh_shared(const RouterRule& rule, bool gated, float of_gate, Choice& choice) {
   const int lane = threadIdx.x % 32;
-  if (lane < rule.k || lane >= rule.of_row()) return;
-  choice.expert = rule.num_experts + lane - rule.k;
-  choice.weight = gated ? __fdividef(1.0f, 1 + __expf(-of_gate)) : 1.0f;
+  if (lane >= rule.k && lane < rule.of_row()) choice.weight = gated ? __fdividef(1.0f, 1 + __expf(-of_gate)) : 1.0f;
 }
 
-// Whether this CTA is the last of its grid; what the others wrote can be read then. `arrived` is zero before and after.
-// meanwhile() runs while the answer is on its way; what it writes is not for the last CTA.
-template <typename Meanwhile>
-__device__ __forceinline__ bool arrives_last(int32_t* arrived, const Meanwhile& meanwhile) {
+// Whether this CTA is the last of so many; what the others wrote can be read then. `arrived` is zero before and after.
+__device__ __forceinline__ bool arrives_last(int32_t* arrived, int ctas) {
   __shared__ bool last;
   __syncthreads();
-  int before = 0;
-  if (threadIdx.x == 0) before = ptx::add_acq_rel(arrived, 1);
-  meanwhile();
-  if (threadIdx.x == 0) last = before == static_cast<int>(gridDim.x) - 1;
+  if (threadIdx.x == 0) last = ptx::add_acq_rel(arrived, 1) == ctas - 1;
   __syncthreads();
   if (last && threadIdx.x == 0) *arrived = 0;
   return last;
-}
-__device__ __forceinline__ bool arrives_last(int32_t* arrived) {
-  return arrives_last(arrived, [] {});
 }
 
 // Calls run(std::integral_constant) with the experts of a lane.

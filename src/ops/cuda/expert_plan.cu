@@ -118,7 +118,7 @@ __device__ int choose(const ExpertPlanCall& call, int row, int first_row, bool p
   const int k = call.rule.of_row(), lane = threadIdx.x % 32, from = padding ? 0 : row;
   const float* const logits = call.logits + int64_t{from} * call.rule.num_experts;
   Choice choice = choose_row<kEach>(call.rule, logits, call.correction, call.dice, from);
-  if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate.gate != nullptr, gate_product(call.shared_gate, from), choice);
+  if (call.rule.shared > 0) weigh_shared(call.rule, call.shared_gate.gate != nullptr, gate_product(call.shared_gate, from), choice);
   if (lane >= k) return choice.expert;
   call.plan.chosen[int64_t{row} * k + lane] = choice.expert;
   call.plan.weights[int64_t{row} * k + lane] = choice.weight;
@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) plan_kernel(const __grid_const
     const int expert = choose<kEach>(call, row, 0, padding, call.plan.histogram);
     if (threadIdx.x % 32 < call.rule.of_row() && !padding) count_row(call.plan.load, expert);
   }
-  if (!arrives_last(call.plan.arrived)) return;
+  if (!arrives_last(call.plan.arrived, static_cast<int>(gridDim.x))) return;
 #pragma unroll 4
   for (int e = threadIdx.x; e < experts; e += kFewThreads) {
     counts[e] = __ldcg(call.plan.histogram + e);

@@ -1,12 +1,11 @@
-// RMS norm, router and choice of a few rows in one kernel: four warps an expert make its logits of all rows, and the CTA that
-// comes last chooses. Three kernels for the same would cost a small step more than the router's own bytes do. The router's
-// weights come while the kernel before still runs.
+// RMS norm, router and choice of a few rows in one kernel. CTAs of eight experts make their logits of all rows by tensor cores, and
+// the one that comes last chooses; beside them a CTA a row writes the normed row. Three kernels for the same would cost a small step
+// more than the router's own bytes do, and what runs here runs once, so that every instruction is fetched for it.
 #include <cuda_runtime.h>
 
-#include <algorithm>
+#include <type_traits>
 
 #include "device/cuda/ptx.h"
-#include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/expert_choice.cuh"
 #include "ops/cuda/experts.h"
 #include "ops/cuda/fp8_codes.cuh"
@@ -15,306 +14,301 @@
 namespace warpweave::gpu {
 namespace {
 
+using ptx::u32;
+
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kNormStep = kThreads * 4;   // columns that all threads have at a time
-constexpr int kMostSmemBytes = 200 * 1024;
-constexpr int kExperts = 2, kSharers = kWarps / kExperts;  // of a CTA, and the warps that share an expert's depth
-static_assert(kSharedRows == kWarps);     // a warp a row
+constexpr int kExperts = 8;                    // of a CTA: the N side of an MMA; rows and what they lose in bf16 are its M side
+constexpr int kChunk = 32;                     // columns that a warp multiplies at a time, 8 neighbours a lane
+constexpr int kRowStep = kThreads * 8;         // columns that the threads of a row's CTA have at a time
+constexpr int kMostNormBytes = 44 * 1024;      // of shared memory, beside what is fixed
+static_assert(kSharedRows == kWarps && 2 * kSharedRows == 16);
 
-// What the norm makes of rows of x: a row's scale, and the largest magnitude before it.
-struct RowNorms {
-  float scale[kSharedRows], largest[kSharedRows];
-};
+__host__ __device__ constexpr int router_ctas(int experts) { return (experts + kExperts - 1) / kExperts; }
 
-// Where column i of a kept row stands, and the 3 behind it if i is a multiple of 4: lanes that each read 8 neighbours meet in
-// no bank.
-__device__ __forceinline__ int kept_at(int i) { return i ^ (i >> 3 & 4); }
-__device__ __forceinline__ void load_kept(const float* row, int i, float (&to)[8]) {
-  float low[4], high[4];
-  load_f32(row + kept_at(i), low);
-  load_f32(row + kept_at(i + 4), high);
-#pragma unroll
-  for (int c = 0; c < 4; ++c) to[c] = low[c], to[c + 4] = high[c];
+// 8 neighbours of a row that the kernel before wrote.
+__device__ __forceinline__ void load_x(const float* from, float (&to)[8]) {
+  *reinterpret_cast<float4*>(to) = __ldcg(reinterpret_cast<const float4*>(from));
+  *reinterpret_cast<float4*>(to + 4) = __ldcg(reinterpret_cast<const float4*>(from) + 1);
 }
 
-// A thread's first weights of the norm, for one row: before the wait, as they come from memory and x from the L2 cache.
-struct EarlyNorm {
-  static constexpr int kPacks = 4;
-  float4 weights[kPacks];
+// Two values as bf16, and what they lose by it, which keeps 16 bits of them in all.
+struct Halves {
+  u32 high, low;
+  __device__ Halves(float a, float b) : high(ptx::Bf16::pack(a, b)), low(ptx::Bf16::pack(a - ptx::Bf16::low(high), b - ptx::Bf16::high(high))) {}
+};
 
-  __device__ void read(const NormRouteCall& call) {
+// The logits of a CTA's experts. Lane l has columns of row l / 4 of x and of expert l / 4 of the CTA: of each of the warp's chunks
+// the (l % 4)th 8. An MMA's depth may have any order, as long as it is the same on both sides.
+template <typename R>
+class Router {
+  static constexpr int kChunks = sizeof(R) == 2 ? 4 : 2;  // of a batch
+  static constexpr int kBatch = kChunks * kWarps * kChunk;
+  struct Weights {
+    Pack<R, 8> of[kChunks];
+  };
+  struct Rows {
+    Pack<float, 8> of[kChunks];
+  };
+
+ public:
+  // Asks for the weights of the first two batches.
+  __device__ explicit Router(const NormRouteCall& call)
+      : hidden_(static_cast<int>(call.hidden)), first_(static_cast<int>(threadIdx.x) / 32 * kChunk + static_cast<int>(threadIdx.x) % 4 * 8) {
+    const int of_lane = static_cast<int>(threadIdx.x) % 32 / 4, expert = static_cast<int>(blockIdx.x) * kExperts + of_lane;
+    has_row_ = of_lane < call.rows;
+    has_expert_ = expert < call.rule.num_experts;
+    x_ = call.x + int64_t{of_lane} * hidden_;
+    router_ = static_cast<const R*>(call.router) + int64_t{expert} * hidden_;
+    read(0, weights_);
+    read(kBatch, next_weights_);
+    const int of_logit = static_cast<int>(blockIdx.x) * kExperts + static_cast<int>(threadIdx.x) % kExperts;
+    if (of_logit < call.rule.num_experts && call.router_bias != nullptr) bias_ = call.router_bias[of_logit];
+    if (threadIdx.x == 0 && call.correction != nullptr) ptx::prefetch_l2(call.correction + blockIdx.x * kExperts);  // for the last CTA
+  }
+
+  // `norm`: the norm's weights. Sums of all rows' products by expert and of their squares, a warp's share.
+  __device__ void multiply(const float* norm) {
+    Rows rows, next_rows;
+    read(0, rows);
+    read(kBatch, next_rows);
+#pragma unroll 1
+    for (int base = 0; base < hidden_; base += kBatch) {
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        const int i = at(base, c);
+        Pack<float, 8> of_norm = {};
+        if (i < hidden_) of_norm = *reinterpret_cast<const Pack<float, 8>*>(norm + i);
+        add(rows.of[c], of_norm, weights_.of[c]);
+      }
+      rows = next_rows;
+      weights_ = next_weights_;
+      read(base + 2 * kBatch, next_rows);
+      read(base + 2 * kBatch, next_weights_);
+    }
+  }
+
+  __device__ void write_logits(const NormRouteCall& call) const {
+    __shared__ float2 products[kWarps][kSharedRows][kExperts / 2];
+    __shared__ float squares[kWarps][kSharedRows];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float of_row = squares_ + __shfl_xor_sync(~0u, squares_, 1);
+    of_row += __shfl_xor_sync(~0u, of_row, 2);
+    products[warp][lane / 4][lane % 4] = make_float2(sum_[0] + sum_[2], sum_[1] + sum_[3]);
+    if (lane % 4 == 0) squares[warp][lane / 4] = of_row;
+    __syncthreads();
+    const int row = threadIdx.x / kExperts, of_cta = threadIdx.x % kExperts, expert = static_cast<int>(blockIdx.x) * kExperts + of_cta;
+    if (row >= call.rows || expert >= call.rule.num_experts) return;
+    float product = 0, square = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      product += reinterpret_cast<const float*>(products[w][row])[of_cta];
+      square += squares[w][row];
+    }
+    const float scale = rsqrtf(__fdividef(square, static_cast<float>(hidden_)) + call.norm_eps);
+    call.logits[row * call.rule.num_experts + expert] = product * scale + bias_;
+  }
+
+ private:
+  __device__ __forceinline__ int at(int base, int chunk) const { return base + chunk * kWarps * kChunk + first_; }
+  __device__ __forceinline__ void read(int base, Weights& to) const {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      to.of[c] = {};
+      if (has_expert_ && at(base, c) < hidden_) to.of[c] = *reinterpret_cast<const Pack<R, 8>*>(router_ + at(base, c));
+    }
+  }
+  __device__ __forceinline__ void read(int base, Rows& to) const {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      to.of[c] = {};
+      if (has_row_ && at(base, c) < hidden_) load_x(x_ + at(base, c), to.of[c].value);
+    }
+  }
+  __device__ __forceinline__ void add(const Pack<float, 8>& x, const Pack<float, 8>& norm, const Pack<R, 8>& weights) {
+#pragma unroll
+    for (const float v : x.value) squares_ += v * v;
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      const Halves a(x.value[i] * norm.value[i], x.value[i + 1] * norm.value[i + 1]);
+      const Halves b(x.value[i + 2] * norm.value[i + 2], x.value[i + 3] * norm.value[i + 3]);
+      const u32 rows[4] = {a.high, a.low, b.high, b.low};
+      if constexpr (std::is_same_v<R, __nv_bfloat16>) {
+        const u32* const pairs = reinterpret_cast<const u32*>(weights.value + i);
+        ptx::Bf16::mma(sum_, rows, pairs[0], pairs[1]);
+      } else {
+        const Halves c(to_f32(weights.value[i]), to_f32(weights.value[i + 1])), d(to_f32(weights.value[i + 2]), to_f32(weights.value[i + 3]));
+        ptx::Bf16::mma(sum_, rows, c.high, d.high);
+        ptx::Bf16::mma(sum_, rows, c.low, d.low);
+      }
+    }
+  }
+
+  const int hidden_, first_;
+  bool has_row_, has_expert_;
+  const float* x_;
+  const R* router_;
+  Weights weights_, next_weights_;
+  float sum_[4] = {}, squares_ = 0;
+  float bias_ = 0;              // of the logit that this thread writes
+};
+
+// The norm's weights to shared memory: a thread has 4 neighbours of each of a few packs, whose loads are under way together.
+__device__ void keep_norm(const NormRouteCall& call, float* norm) {
+  constexpr int kPacks = 4, kStep = kThreads * 4;
+  const int hidden = static_cast<int>(call.hidden);
+  const float offset = call.norm_weight_offset;
+#pragma unroll 1
+  for (int base = threadIdx.x * 4; base < hidden; base += kPacks * kStep) {
+    float4 w[kPacks];
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      const int i = (p * kThreads + static_cast<int>(threadIdx.x)) * 4;
-      if (i < call.hidden) weights[p] = *reinterpret_cast<const float4*>(call.norm_weight + i);
-    }
-  }
-};
-
-// Rows of x times the norm's weights to shared memory, and what they are to be multiplied with. `early`: of one row.
-template <int kRows>
-__device__ void keep_rows(const NormRouteCall& call, const EarlyNorm& early, float* kept, RowNorms& norms) {
-  __shared__ float squares[kWarps][kRows], tops[kWarps][kRows];
-  const int hidden = static_cast<int>(call.hidden), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const float offset = call.norm_weight_offset;
-  float sum[kRows] = {}, top[kRows] = {};
-  using Columns = float4[kRows];  // 4 of each row
-  const auto load = [&](int i, Columns& x) {
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      x[row] = row < call.rows ? __ldcg(reinterpret_cast<const float4*>(call.x + int64_t{row} * hidden + i)) : float4{};
-    }
-  };
-  const auto keep = [&](int i, const float4& w, const Columns& x) {
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const float4 v = x[row];
-      sum[row] += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
-      if (row < call.rows) {
-        const float4 of_row = make_float4(v.x * (w.x + offset), v.y * (w.y + offset), v.z * (w.z + offset), v.w * (w.w + offset));
-        *reinterpret_cast<float4*>(kept + row * hidden + kept_at(i)) = of_row;
-        top[row] = fmaxf(fmaxf(top[row], fmaxf(fabsf(of_row.x), fabsf(of_row.y))), fmaxf(fabsf(of_row.z), fabsf(of_row.w)));
-      }
-    }
-  };
-  const int first = threadIdx.x * 4;
-  if constexpr (kRows == 1) {
-    Columns x[EarlyNorm::kPacks];
-#pragma unroll
-    for (int p = 0; p < EarlyNorm::kPacks; ++p) {
-      if (first + p * kNormStep < hidden) load(first + p * kNormStep, x[p]);
+      if (base + p * kStep < hidden) w[p] = *reinterpret_cast<const float4*>(call.norm_weight + base + p * kStep);
     }
 #pragma unroll
-    for (int p = 0; p < EarlyNorm::kPacks; ++p) {
-      if (first + p * kNormStep < hidden) keep(first + p * kNormStep, early.weights[p], x[p]);
+    for (int p = 0; p < kPacks; ++p) {
+      const float4 sum = make_float4(w[p].x + offset, w[p].y + offset, w[p].z + offset, w[p].w + offset);
+      if (base + p * kStep < hidden) *reinterpret_cast<float4*>(norm + base + p * kStep) = sum;
     }
-  }
-#pragma unroll (kRows > 4 ? 2 : 4)
-  for (int i = first + (kRows == 1 ? EarlyNorm::kPacks * kNormStep : 0); i < hidden; i += kNormStep) {
-    Columns x;
-    load(i, x);
-    keep(i, *reinterpret_cast<const float4*>(call.norm_weight + i), x);
-  }
-#pragma unroll
-  for (int row = 0; row < kRows; ++row) {
-    const float of_warp = warp_sum(sum[row]), top_of_warp = warp_max(top[row]);
-    if (lane == 0) squares[warp][row] = of_warp, tops[warp][row] = top_of_warp;
-  }
-  __syncthreads();
-  if (threadIdx.x < kRows) {
-    float total = 0, largest = 0;
-#pragma unroll
-    for (int of = 0; of < kWarps; ++of) {
-      total += squares[of][threadIdx.x];
-      largest = fmaxf(largest, tops[of][threadIdx.x]);
-    }
-    norms.scale[threadIdx.x] = rsqrtf(total / static_cast<float>(hidden) + call.norm_eps);
-    norms.largest[threadIdx.x] = largest;
   }
   __syncthreads();
 }
 
-// Each CTA writes its part of the normed rows.
-template <typename T>
-__device__ void write_normed(const NormRouteCall& call, const float* kept, const RowNorms& norms) {
-  const int hidden = static_cast<int>(call.hidden), pieces = static_cast<int>(call.rows) * hidden / 8;
-  for (int i = static_cast<int>(blockIdx.x) * kThreads + threadIdx.x; i < pieces; i += static_cast<int>(gridDim.x) * kThreads) {
-    const int row = i * 8 / hidden;
-    const float scale = norms.scale[row];
-    float value[8];
-    load_kept(kept + row * hidden, i * 8 - row * hidden, value);
-#pragma unroll
-    for (float& v : value) v *= scale;
-    store_f32(static_cast<T*>(call.h) + i * 8, value);
-    if (call.codes != nullptr) {
-      const float inverse = CodeScale(norms.largest[row] * scale).inverse;
-      Pack<uint16_t, 4> codes;
-#pragma unroll
-      for (int c = 0; c < 4; ++c) codes.value[c] = codes_of(value[2 * c], value[2 * c + 1], inverse);
-      *reinterpret_cast<Pack<uint16_t, 4>*>(call.codes + i * 8) = codes;
-    }
-  }
-  if (call.codes != nullptr && blockIdx.x == 0 && threadIdx.x < call.rows) {
-    call.code_scales[threadIdx.x] = CodeScale(norms.largest[threadIdx.x] * norms.scale[threadIdx.x]).scale;
-  }
-}
+// What a row's CTA finds out about it.
+struct RowSums {
+  float squares = 0, gate = 0, largest = 0;
 
-// A warp's part of an expert: its first weights, and its share of the logits of all rows.
-template <typename R, int kRows>
-struct Router {
-  static constexpr int kEarlyPacks = sizeof(R) == 2 ? 8 : 4;  // of 8 weights, kept by a lane before the wait
-  Pack<R, 8> early[kEarlyPacks];
-  float bias = 0;               // of the logit that this thread writes
-  const R* weight;
-  int hidden, first;            // of the warp's lane; every kStep-th pack is its own
-  static constexpr int kStep = kSharers * 256;
-
-  __device__ explicit Router(const NormRouteCall& call)
-      : hidden(static_cast<int>(call.hidden)), first(static_cast<int>(threadIdx.x) % (kSharers * 32) * 8) {
-    const int expert = expert_of(threadIdx.x / 32);
-    weight = static_cast<const R*>(call.router) + int64_t{expert < call.rule.num_experts ? expert : 0} * hidden;
+  __device__ void add(const float (&x)[8], const float* norm, const float* of_gate) {
+    float w[8], g[8] = {};
+    load_f32(norm, w);
+    if (of_gate != nullptr) load_f32(of_gate, g);
 #pragma unroll
-    for (int p = 0; p < kEarlyPacks; ++p) {
-      const int i = first + p * kStep;
-      if (i < hidden) early[p] = *reinterpret_cast<const Pack<R, 8>*>(weight + i);
-    }
-    if (writes_logit(call) && call.router_bias != nullptr) bias = call.router_bias[expert_of_logit()];
-  }
-  static __device__ __forceinline__ int expert_of_logit() {
-    return static_cast<int>(blockIdx.x) * kExperts + static_cast<int>(threadIdx.x) / kRows;
-  }
-  static __device__ __forceinline__ bool writes_logit(const NormRouteCall& call) {
-    return threadIdx.x / kRows < kExperts && threadIdx.x % kRows < call.rows && expert_of_logit() < call.rule.num_experts;
-  }
-  static __device__ __forceinline__ int expert_of(int warp) { return static_cast<int>(blockIdx.x) * kExperts + warp / kSharers; }
-  __device__ __forceinline__ void add(const NormRouteCall& call, const Pack<R, 8>& w, const float* kept, int i, float (&sum)[kRows]) const {
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      if (row >= call.rows) break;
-      float x[8];
-      load_kept(kept + row * hidden, i, x);
-#pragma unroll
-      for (int c = 0; c < 8; ++c) sum[row] += to_f32(w.value[c]) * x[c];
+    for (int c = 0; c < 8; ++c) {
+      const float value = x[c] * w[c];
+      squares += x[c] * x[c];
+      gate += value * g[c];
+      largest = fmaxf(largest, fabsf(value));
     }
   }
-  __device__ void write_logits(const NormRouteCall& call, const float* kept, const float* scales) const {
-    __shared__ float parts[kWarps][kRows];
-    float sum[kRows] = {};
-#pragma unroll
-    for (int p = 0; p < kEarlyPacks; ++p) {
-      if (first + p * kStep < hidden) add(call, early[p], kept, first + p * kStep, sum);
-    }
-#pragma unroll 2
-    for (int i = first + kEarlyPacks * kStep; i < hidden; i += kStep) {
-      add(call, *reinterpret_cast<const Pack<R, 8>*>(weight + i), kept, i, sum);
-    }
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-      const float of_warp = warp_sum(sum[row]);
-      if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32][row] = of_warp;
-    }
+  // Of all threads of the CTA.
+  __device__ void join() {
+    __shared__ RowSums of_warp[kWarps];
+    squares = warp_sum(squares), gate = warp_sum(gate), largest = warp_max(largest);
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = *this;
     __syncthreads();
-    if (!writes_logit(call)) return;
-    const int row = threadIdx.x % kRows;
-    float total = 0;
+    *this = {};
 #pragma unroll
-    for (int of = 0; of < kSharers; ++of) total += parts[threadIdx.x / kRows * kSharers + of][row];
-    call.logits[row * call.rule.num_experts + expert_of_logit()] = total * scales[row] + bias;
+    for (const RowSums& of : of_warp) squares += of.squares, gate += of.gate, largest = fmaxf(largest, of.largest);
   }
 };
 
-// x . gate of a warp's row.
-__device__ float gate_product(const NormRouteCall& call, const float* kept, const float* scales, int row) {
-  if (call.shared_gate == nullptr) return 0;
-  const int hidden = static_cast<int>(call.hidden);
-  float sum = 0;
-#pragma unroll 2
-  for (int i = threadIdx.x % 32 * 4; i < hidden; i += 32 * 4) {
-    const float4 x = *reinterpret_cast<const float4*>(kept + row * hidden + kept_at(i));
-    const float4 gate = *reinterpret_cast<const float4*>(call.shared_gate + i);
-    sum += x.x * gate.x + x.y * gate.y + x.z * gate.z + x.w * gate.w;
+// A CTA's row, normed, and what its shared experts weigh.
+template <typename T>
+__device__ void norm_row(const NormRouteCall& call, int row, const float* norm) {
+  const int hidden = static_cast<int>(call.hidden), first = threadIdx.x * 8;
+  const float* const x = call.x + int64_t{row} * hidden;
+  RowSums sums;
+#pragma unroll 1
+  for (int i = first; i < hidden; i += kRowStep) {
+    float value[8];
+    load_x(x + i, value);
+    sums.add(value, norm + i, call.shared_gate != nullptr ? call.shared_gate + i : nullptr);
   }
-  return warp_sum(sum) * scales[row];
+  sums.join();
+  const float scale = rsqrtf(__fdividef(sums.squares, static_cast<float>(hidden)) + call.norm_eps);
+  const CodeScale of_codes(sums.largest * scale);
+#pragma unroll 1
+  for (int i = first; i < hidden; i += kRowStep) {
+    float value[8], w[8];
+    load_x(x + i, value);
+    load_f32(norm + i, w);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) value[c] *= w[c] * scale;
+    store_f32(static_cast<T*>(call.h) + int64_t{row} * hidden + i, value);
+    if (call.codes == nullptr) continue;
+    Pack<uint16_t, 4> codes;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) codes.value[c] = codes_of(value[2 * c], value[2 * c + 1], of_codes.inverse);
+    *reinterpret_cast<Pack<uint16_t, 4>*>(call.codes + int64_t{row} * hidden + i) = codes;
+  }
+  if (threadIdx.x == 0 && call.codes != nullptr) call.code_scales[row] = of_codes.scale;
+  if (threadIdx.x < call.rule.shared) {
+    const float gate = call.shared_gate != nullptr ? __fdividef(1.0f, 1 + __expf(-sums.gate * scale)) : 1.0f;
+    call.plan.weights[row * call.rule.of_row() + call.rule.k + threadIdx.x] = gate;
+  }
 }
 
-// One row's tiles, those of shared experts first, then in the order of its choices. One warp.
-__device__ void write_row_tiles(const NormRouteCall& call, const Choice& choice, bool padding) {
-  const int lane = threadIdx.x % 32, k = call.rule.of_row();
-  if (lane >= k) return;
-  const int at = lane < call.rule.k ? lane + call.rule.shared : lane - call.rule.k;
-  call.plan.tiles[at] = {choice.expert, at * kSharedRows, 1, 0};
-  call.plan.chosen[lane] = choice.expert;
-  call.plan.weights[lane] = choice.weight;
-  call.plan.place_of[lane] = at * kSharedRows;
-  if (lane == 0) *call.plan.num_tiles = k;
-  if (!padding) count_row(call.plan.load, choice.expert);
+constexpr int kWords = (kMaxGpuExperts + kMaxGpuSharedExperts + 31) / 32;  // of a bit an expert
+static_assert(kWords <= 32);
+
+// A tile for every expert that rows chose, shared ones first, in ascending order. A warp has a row, or none (`real`). Rows that chose
+// the same expert write the same tile.
+__device__ void write_tiles(const NormRouteCall& call, const Choice& choice, bool real, bool padding) {
+  __shared__ u32 chosen[kWords];
+  const int row = threadIdx.x / 32, lane = threadIdx.x % 32, k = call.rule.of_row(), expert = choice.expert;
+  real = real && lane < k;
+  if (threadIdx.x < kWords) chosen[threadIdx.x] = 0;
+  __syncthreads();
+  if (real) atomicOr(&chosen[expert / 32], 1u << expert % 32);
+  __syncthreads();
+  const u32 word = lane < kWords ? chosen[lane] : 0;
+  int up_to = __popc(word);  // experts of this lane's word and those before it
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int before = __shfl_up_sync(~0u, up_to, step);
+    if (lane >= step) up_to += before;
+  }
+  const u32 others = __shfl_sync(~0u, word, expert / 32) & ~0u >> (31 - expert % 32);  // up to this one, in its word
+  const int before = __shfl_sync(~0u, up_to - __popc(word), expert / 32) + __popc(others) - 1;
+  const int tiles = __shfl_sync(~0u, up_to, 31);
+  if (threadIdx.x == 0 && real) *call.plan.num_tiles = tiles;
+  if (!real) return;
+  const int at = expert < call.rule.num_experts ? before + call.rule.shared : expert - call.rule.num_experts;
+  call.plan.tiles[at] = {expert, at * kSharedRows, static_cast<int32_t>(call.rows), 0};
+  call.plan.chosen[row * k + lane] = expert;
+  call.plan.place_of[row * k + lane] = at * kSharedRows + row;
+  if (lane < call.rule.k) call.plan.weights[row * k + lane] = choice.weight;
+  if (!padding) count_row(call.plan.load, expert);
 }
 
-// A tile for every expert that rows chose, shared ones first, in ascending order.
-__device__ void write_tiles(const NormRouteCall& call, const Choice& choice, bool padding) {
-  __shared__ int32_t place[kMaxGpuExperts + kMaxGpuSharedExperts];
-  const int experts = call.rule.all_experts(), k = call.rule.of_row(), row = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const bool real = row < call.rows && lane < k;
-  for (int e = threadIdx.x; e < experts; e += kThreads) place[e] = 0;
-  __syncthreads();
-  if (real) {
-    place[choice.expert] = 1;
-    call.plan.chosen[row * k + lane] = choice.expert;
-    call.plan.weights[row * k + lane] = choice.weight;
-    if (!padding) count_row(call.plan.load, choice.expert);
-  }
-  __syncthreads();
-  if (row == 0) {
-    int active = 0;
-    for (int base = 0; base < experts; base += 32) {
-      const int e = base + lane;
-      const bool chosen = e < experts && place[e] != 0;
-      const unsigned votes = __ballot_sync(~0u, chosen);
-      const int before = active + __popc(votes & ((1u << lane) - 1));
-      const int at = e < call.rule.num_experts ? before + call.rule.shared : e - call.rule.num_experts;
-      if (chosen) {
-        place[e] = at * kSharedRows;
-        call.plan.tiles[at] = {e, at * kSharedRows, static_cast<int32_t>(call.rows), 0};
-      }
-      active += __popc(votes);
-    }
-    if (lane == 0) *call.plan.num_tiles = active;
-  }
-  __syncthreads();
-  if (real) call.plan.place_of[row * k + lane] = place[choice.expert] + row;
-}
-
-template <typename T, typename R, int kEach, int kRows>
+template <typename T, typename R, int kEach>
 __global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_constant__ NormRouteCall call) {
-  extern __shared__ __align__(16) float kept[];
-  __shared__ RowNorms norms;
-  constexpr bool kAlone = kRows == 1;  // what it begins early, and does while it waits, does not pay with more
-  const Router<R, kRows> router(call);
-  EarlyNorm early;
-  if constexpr (kAlone) early.read(call);
+  extern __shared__ __align__(16) float norm[];
+  const int ctas = router_ctas(call.rule.num_experts), of_rows = static_cast<int>(blockIdx.x) - ctas;
   const int row = threadIdx.x / 32;
-  const bool padding = row < call.rows && is_padding(call.kv_slots, row);  // of a step's arrays, which are there early
+  const bool real = row < call.rows, padding = real && is_padding(call.kv_slots, row);  // of a step's arrays, which are there early
   start_successor();
+  if (of_rows >= 0) {
+    keep_norm(call, norm);
+    wait_for_predecessor();
+    return norm_row<T>(call, of_rows, norm);
+  }
+  Router<R> router(call);
+  keep_norm(call, norm);
   wait_for_predecessor();
-  keep_rows<kRows>(call, early, kept, norms);
-  router.write_logits(call, kept, norms.scale);
-  const auto write = [&] { write_normed<T>(call, kept, norms); };
-  if constexpr (!kAlone) write();
-  if (!arrives_last(call.plan.arrived, [&] { if constexpr (kAlone) write(); })) return;
+  router.multiply(norm);
+  router.write_logits(call);
+  if (!arrives_last(call.plan.arrived, ctas)) return;
   Choice choice = {};
-  if (row < call.rows) {
+  if (real) {
     const int from = padding ? 0 : row;
     choice = choose_row<kEach>(call.rule, call.logits + int64_t{from} * call.rule.num_experts, call.correction, call.dice, from);
-    if (call.rule.shared > 0) add_shared(call.rule, call.shared_gate != nullptr, gate_product(call, kept, norms.scale, from), choice);
   }
-  if constexpr (kRows == 1) {
-    if (row == 0) write_row_tiles(call, choice, padding);
-  } else {
-    write_tiles(call, choice, padding);
-  }
+  write_tiles(call, choice, real, padding);
 }
 
 template <typename T, typename R>
 void launch(const NormRouteCall& call, cudaStream_t stream) {
   with_experts_a_lane(call.rule.num_experts, [&]<typename Each>(Each) {
-    const auto run = [&]<typename Rows>(Rows) {
-      const auto kernel = norm_route_kernel<T, R, Each::value, Rows::value>;
-      static SharedMemoryLimit limit;
-      limit.raise(kernel, kMostSmemBytes);  // where this fails, so does the launch
-      const auto ctas = static_cast<unsigned>((call.rule.num_experts + kExperts - 1) / kExperts);
-      launch_dependent({ctas, kThreads, static_cast<size_t>(call.rows * call.hidden * 4), stream}, kernel, call);
-    };
-    if (call.rows == 1) return run(std::integral_constant<int, 1>());
-    call.rows <= 4 ? run(std::integral_constant<int, 4>()) : run(std::integral_constant<int, kSharedRows>());
+    const auto ctas = static_cast<unsigned>(router_ctas(call.rule.num_experts) + call.rows);
+    launch_dependent({ctas, kThreads, static_cast<size_t>(call.hidden * 4), stream}, norm_route_kernel<T, R, Each::value>, call);
   });
 }
 
 }  // namespace
 
 bool norm_route_takes(const NormRouteCall& call) {
-  return has_dependent_launch() && call.rows >= 1 && call.rows <= kSharedRows && call.hidden % 8 == 0 &&
-         call.rows * call.hidden * 4 <= kMostSmemBytes && call.dtype != DType::f32 &&
-         (call.router_dtype == DType::f32 || call.router_dtype == call.dtype);
+  return has_dependent_launch() && call.rows >= 1 && call.rows <= kSharedRows && call.hidden % 8 == 0 && call.hidden * 4 <= kMostNormBytes &&
+         call.dtype != DType::f32 && (call.router_dtype == DType::f32 || call.router_dtype == call.dtype);
 }
 
 void norm_route(const NormRouteCall& call, Stream stream) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <set>
@@ -206,6 +207,206 @@ const RouteCase kRoutes[] = {
     {700, {.num_experts = 60, .k = 4, .renormalise = false, .shared = 8}, false, true},
 };
 INSTANTIATE_TEST_SUITE_P(Rules, RouteTest, testing::ValuesIn(kRoutes));
+
+// Norm, router and choice of rows that share places, in one kernel.
+struct NormRouteCase {
+  int64_t rows, hidden;
+  RouterRule rule;
+  DType dtype = DType::bf16, router_dtype = DType::bf16;
+  bool correction = false, bias = false, shared_gate = false;
+};
+
+class NormRouteTest : public testing::TestWithParam<NormRouteCase> {
+ protected:
+  void SetUp() override {
+    if (!probe_cuda_device().ok()) GTEST_SKIP() << "no GPU";
+    const NormRouteCase& c = GetParam();
+    const int experts = c.rule.num_experts;
+    memory_ = std::make_unique<ExpertMemory>(
+        ExpertShape{.experts = c.rule.all_experts(), .k = c.rule.of_row(), .hidden = c.hidden, .ffn = 16, .rows = kSharedRows});
+    x_ = drawn(c.rows * c.hidden, 3);
+    norm_ = drawn(c.hidden, 1);
+    gate_ = drawn(c.hidden, 0.05f);
+    bias_ = drawn(experts, 1);
+    correction_ = drawn(experts, 0.2f);
+    router_ = drawn(experts * c.hidden, 2 / std::sqrt(static_cast<float>(c.hidden)));
+    for (float& w : router_) w = rounded(w, c.router_dtype);
+    for (int e = 3; e < experts; e += 7) {  // ties
+      std::copy_n(router_.begin() + e / 2 * c.hidden, c.hidden, router_.begin() + e * c.hidden);
+      bias_[e] = bias_[e / 2];
+      correction_[e] = correction_[e / 2];
+    }
+    call_ = {
+        .x = on_device(x_),
+        .rows = c.rows,
+        .hidden = c.hidden,
+        .norm_weight = on_device(norm_),
+        .norm_weight_offset = 1,
+        .router = router_on_device(),
+        .router_dtype = c.router_dtype,
+        .router_bias = c.bias ? on_device(bias_) : nullptr,
+        .rule = c.rule,
+        .correction = c.correction ? on_device(correction_) : nullptr,
+        .h = memory_->h,
+        .dtype = c.dtype,
+        .codes = memory_->get<uint8_t>(c.rows * c.hidden),
+        .code_scales = memory_->get<float>(c.rows),
+        .logits = memory_->logits,
+        .plan = memory_->plan,
+        .shared_gate = c.shared_gate ? on_device(gate_) : nullptr,
+    };
+  }
+
+  std::vector<float> drawn(int64_t count, float scale) {
+    std::normal_distribution<float> normal(0, scale);
+    std::vector<float> out(count);
+    for (float& v : out) v = normal(random_);
+    return out;
+  }
+  float* on_device(const std::vector<float>& values) {
+    float* const out = memory_->get<float>(static_cast<int64_t>(values.size()));
+    to_device(values, out);
+    return out;
+  }
+  void* router_on_device() {
+    const DType dtype = GetParam().router_dtype;
+    if (dtype == DType::f32) return on_device(router_);
+    std::vector<uint16_t> bits;
+    for (const float w : router_) bits.push_back(dtype == DType::bf16 ? f32_to_bf16(w) : f32_to_f16(w));
+    auto* const out = memory_->get<uint16_t>(static_cast<int64_t>(bits.size()));
+    to_device(bits, out);
+    return out;
+  }
+  double normed(int64_t row, int64_t i) const {
+    const NormRouteCase& c = GetParam();
+    const float* const x = x_.data() + row * c.hidden;
+    if (i == 0) {
+      double squares = 0;
+      for (int64_t j = 0; j < c.hidden; ++j) squares += double{x[j]} * x[j];
+      scale_ = 1 / std::sqrt(squares / static_cast<double>(c.hidden) + 1e-6);
+    }
+    return x[i] * scale_ * (norm_[i] + 1.0);
+  }
+  std::vector<double> normed_row(int64_t row) const {
+    std::vector<double> out;
+    for (int64_t i = 0; i < GetParam().hidden; ++i) out.push_back(normed(row, i));
+    return out;
+  }
+  static double dot(const std::vector<double>& a, const float* b) { return std::inner_product(a.begin(), a.end(), b, 0.0); }
+
+  // Every expert that is chosen has one tile, shared ones first, and every row its place there.
+  void expect_tiles() const {
+    const NormRouteCase& c = GetParam();
+    const int64_t pairs = c.rows * c.rule.of_row();
+    const auto chosen = from_device(call_.plan.chosen, pairs), place_of = from_device(call_.plan.place_of, pairs);
+    const auto tiles = from_device(call_.plan.tiles, from_device(call_.plan.num_tiles, 1)[0]);
+    const std::set<int32_t> active(chosen.begin(), chosen.end());
+    ASSERT_EQ(tiles.size(), active.size());
+    for (size_t t = 0; t < tiles.size(); ++t) {
+      EXPECT_TRUE(active.contains(tiles[t].expert));
+      EXPECT_EQ(tiles[t].expert >= c.rule.num_experts, static_cast<int>(t) < c.rule.shared);
+      EXPECT_EQ(tiles[t].first, static_cast<int>(t) * kSharedRows);
+      EXPECT_EQ(tiles[t].count, c.rows);
+    }
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      ASSERT_EQ(place_of[pair] % kSharedRows, pair / c.rule.of_row());
+      ASSERT_EQ(tiles.at(place_of[pair] / kSharedRows).expert, chosen[pair]);
+    }
+  }
+
+  std::mt19937 random_{9};
+  std::unique_ptr<ExpertMemory> memory_;
+  std::vector<float> x_, norm_, gate_, bias_, correction_, router_;
+  NormRouteCall call_;
+  mutable double scale_ = 0;
+};
+
+TEST_P(NormRouteTest, NormsAndChoosesAsTheHostDoes) {
+  const NormRouteCase& c = GetParam();
+  ASSERT_TRUE(norm_route_takes(call_));
+  norm_route(call_, nullptr);
+  const auto logits = from_device(call_.logits, c.rows * c.rule.num_experts);
+  const auto h = from_device(static_cast<const uint16_t*>(call_.h), c.rows * c.hidden);
+  const auto codes = from_device(call_.codes, c.rows * c.hidden);
+  const auto scales = from_device(call_.code_scales, c.rows);
+  std::vector<float> shared_weights(c.rows, 1.0f);
+  for (int64_t row = 0; row < c.rows; ++row) {
+    const std::vector<double> expected = normed_row(row);
+    double largest = 0;
+    for (const double v : expected) largest = std::max(largest, std::abs(v));
+    EXPECT_NEAR(scales[row], largest / 448, largest * 1e-6);
+    for (int64_t i = 0; i < c.hidden; ++i) {
+      const uint16_t bits = h[row * c.hidden + i];
+      const double value = c.dtype == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+      ASSERT_NEAR(value, expected[i], 0.004 * std::abs(expected[i]) + 1e-6);
+      ASSERT_NEAR(e4m3_to_f32(codes[row * c.hidden + i]) * scales[row], expected[i], 0.0626 * std::abs(expected[i]) + largest * 1e-5);
+    }
+    for (int e = 0; e < c.rule.num_experts; ++e) {
+      const double logit = dot(expected, router_.data() + e * c.hidden) + (c.bias ? bias_[e] : 0.0f);
+      ASSERT_NEAR(logits[row * c.rule.num_experts + e], logit, 2e-4) << "row " << row << ", expert " << e;
+    }
+    if (c.shared_gate) shared_weights[row] = static_cast<float>(1 / (1 + std::exp(-dot(expected, gate_.data()))));
+  }
+  const auto [experts, weights] = host_choices({c.rows, c.rule}, logits, c.correction ? correction_.data() : nullptr, shared_weights);
+  const auto chosen = from_device(call_.plan.chosen, experts.size());
+  const auto got = from_device(call_.plan.weights, experts.size());
+  for (size_t i = 0; i < experts.size(); ++i) {
+    ASSERT_EQ(chosen[i], experts[i]) << i;
+    ASSERT_NEAR(got[i], weights[i], 2e-5f + 1e-4f * weights[i]) << i;
+  }
+  expect_tiles();
+}
+
+TEST_P(NormRouteTest, PaddingTakesTheFirstRowsExpertsAndIsNotCounted) {
+  const NormRouteCase& c = GetParam();
+  const int64_t real = (c.rows + 1) / 2, each = c.rule.of_row();
+  std::vector<int32_t> slots(c.rows, -1);
+  std::iota(slots.begin(), slots.begin() + real, 0);
+  int32_t* const device_slots = memory_->get<int32_t>(c.rows);
+  to_device(slots, device_slots);
+  call_.kv_slots = device_slots;
+  call_.plan.load = memory_->get<uint64_t>(c.rule.all_experts());
+  to_device(std::vector<uint64_t>(c.rule.all_experts()), call_.plan.load);
+  norm_route(call_, nullptr);
+  expect_tiles();
+  const auto chosen = from_device(call_.plan.chosen, c.rows * each);
+  std::vector<uint64_t> expected(c.rule.all_experts());
+  for (int64_t pair = 0; pair < c.rows * each; ++pair) {
+    const int32_t expert = chosen[pair];
+    ASSERT_EQ(expert, pair < real * each ? expert : chosen[pair % each]);
+    if (pair < real * each) ++expected[expert];
+  }
+  EXPECT_EQ(from_device(call_.plan.load, c.rule.all_experts()), expected);
+}
+
+const RouterRule kDeepSeekV3 = {
+    .num_experts = 256,
+    .k = 8,
+    .score = RouterScore::sigmoid,
+    .sum_epsilon = 1e-20f,
+    .scale = 2.5f,
+    .groups = 8,
+    .kept_groups = 4,
+    .group_score = GroupScore::best_two,
+    .shared = 1,
+};
+const NormRouteCase kNormRoutes[] = {
+    {1, 2048, {.num_experts = 128, .k = 8}},
+    {1, 2048, {.num_experts = 512, .k = 10, .shared = 1}, DType::bf16, DType::bf16, false, false, true},
+    {2, 264, {.num_experts = 8, .k = 2}},
+    {3, 2880, {.num_experts = 32, .k = 4}, DType::bf16, DType::bf16, false, true},
+    {8, 2880, {.num_experts = 32, .k = 4}, DType::f16, DType::f16, false, true},
+    {8, 2048, {.num_experts = 512, .k = 10, .shared = 1}, DType::bf16, DType::bf16, false, false, true},
+    {5, 2048, {.num_experts = 512, .k = 10, .shared = 1}, DType::bf16, DType::f32, false, false, true},
+    {8, 2048, {.num_experts = 128, .k = 8}},
+    {8, 2048, {.num_experts = 64, .k = 6, .renormalise = false, .shared = 2}, DType::f16, DType::f32},
+    {4, 4096, kDeepSeekV3, DType::bf16, DType::f32, true},
+    {7, 1032, {.num_experts = 160, .k = 6, .renormalise = false, .scale = 16, .groups = 8, .kept_groups = 3}},
+    {8, 4096, {.num_experts = 16, .k = 2, .score = RouterScore::sparse_mixer, .renormalise = false}},
+    {6, 5120, {.num_experts = 384, .k = 8, .score = RouterScore::sigmoid, .sum_epsilon = 1e-20f}, DType::bf16, DType::bf16, true},
+    {2, 40, {.num_experts = 3, .k = 3}},
+};
+INSTANTIATE_TEST_SUITE_P(Rules, NormRouteTest, testing::ValuesIn(kNormRoutes));
 
 }  // namespace
 }  // namespace warpweave::gpu
