@@ -53,7 +53,7 @@ cudaError_t make_stack_map(CUtensorMap* map, const MatrixStack& stack, int box_r
   const auto stride_bytes = static_cast<cuuint64_t>(stack.stride_bytes);
   const TensorShape shape = {.dims = {columns, static_cast<cuuint64_t>(stack.rows), count, 1},
                              .strides_bytes = {columns * 2, stride_bytes, stride_bytes * count},
-                             .promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B};  // weights are read once, from memory
+                             .promotion = stack.promotion};
   return make_tensor_map(map, stack.first, shape, box_rows);
 }
 

@@ -29,6 +29,7 @@ struct MatrixStack {
   int64_t stride_bytes = 0;
   int64_t rows = 0;
   int64_t cols = 0;
+  CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;  // for what is read once, from memory
 };
 cudaError_t make_stack_map(CUtensorMap* map, const MatrixStack& stack, int box_rows);
 
