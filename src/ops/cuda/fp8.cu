@@ -93,30 +93,85 @@ __global__ void __launch_bounds__(kThreads) code_rows_kernel(const __grid_consta
   });
 }
 
-// A warp for 128 columns of a row.
+// A warp a row of at most kPacks * 256 columns, which it has in registers: all loads are under way together.
+template <typename T, int kPacks>
+__global__ void __launch_bounds__(kThreads) code_whole_rows_kernel(const __grid_constant__ CodeRowsCall call) {
+  if (call.place_of == nullptr) start_successor();
+  wait_for_predecessor();
+  if (call.place_of != nullptr) start_successor();  // as above
+  const int64_t row = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32, cols = static_cast<int>(call.cols);
+  if (row >= call.rows) return;
+  int64_t place = row;          // lane j's: of the row's copy j
+  if (call.place_of != nullptr && lane < call.copies) place = __ldcg(call.place_of + row * call.copies + lane);
+  const T* const x = static_cast<const T*>(call.x) + row * call.cols;
+  Pack<T, kPack> packs[kPacks] = {};
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+    const int c = (i * 32 + lane) * kPack;
+    if (c < cols) packs[i] = *reinterpret_cast<const Pack<T, kPack>*>(x + c);
+  }
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+#pragma unroll
+    for (const T value : packs[i].value) largest = fmaxf(largest, fabsf(to_f32(value)));
+  }
+  const CodeScale scale(warp_max(largest));
+  if (lane < call.copies) call.scales[place] = scale.scale;
+  Pack<uint16_t, kPack / 2> out[kPacks];
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) {
+#pragma unroll
+    for (int j = 0; j < kPack / 2; ++j) {
+      out[i].value[j] = codes_of(to_f32(packs[i].value[2 * j]), to_f32(packs[i].value[2 * j + 1]), scale.inverse);
+    }
+  }
+  for (int j = 0; j < call.copies; ++j) {
+    uint8_t* const to = call.codes + __shfl_sync(~0u, place, j) * call.cols;
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const int c = (i * 32 + lane) * kPack;
+      if (c < cols) *reinterpret_cast<Pack<uint16_t, kPack / 2>*>(to + c) = out[i];
+    }
+  }
+}
+
+constexpr int kBlockLanes = static_cast<int>(kFp8Block) / kPack;  // that have 128 columns of a row
+constexpr int kRun = 4;                                           // such blocks, neighbours whose loads are under way together
+
+// kBlockLanes threads for a run of blocks of a row; their neighbours have the next row's, so that scales leave side by side.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) quantize_blocks_kernel(const __grid_constant__ QuantizeRowsCall call) {
   start_successor();
   wait_for_predecessor();
-  const int64_t across = (call.cols + kFp8Block - 1) / kFp8Block;
-  const int64_t index = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
-  if (index >= call.rows * across) return;
-  constexpr int kLanePack = kFp8Block / 32;
-  const int64_t row = index / across, block = index % across;
-  const int64_t c = block * kFp8Block + threadIdx.x % 32 * kLanePack;
-  const bool inside = c < call.cols;
-  float values[kLanePack] = {};
-  if (inside) load_f32(static_cast<const T*>(call.x) + row * call.cols + c, values);
-  float largest = 0;
+  const int64_t index = int64_t{blockIdx.x} * (kThreads / kBlockLanes) + threadIdx.x / kBlockLanes;
+  const int64_t row = index % call.rows, first = index / call.rows * kRun;
+  const int64_t c = first * kFp8Block + threadIdx.x % kBlockLanes * kPack;
+  if (first * kFp8Block >= call.cols) return;
+  const T* const x = static_cast<const T*>(call.x) + row * call.cols + c;
+  float values[kRun][kPack] = {};
 #pragma unroll
-  for (float value : values) largest = fmaxf(largest, fabsf(value));
-  const CodeScale scale(warp_max(largest));
-  if (threadIdx.x % 32 == 0) call.scales[block * call.rows + row] = scale.scale;
-  if (!inside) return;
-  Pack<uint16_t, kLanePack / 2> out;
+  for (int i = 0; i < kRun; ++i) {
+    if (c + i * kFp8Block < call.cols) load_f32(x + i * kFp8Block, values[i]);
+  }
+  const unsigned sharers = ((1u << kBlockLanes) - 1) << (threadIdx.x % 32 / kBlockLanes * kBlockLanes);
 #pragma unroll
-  for (int i = 0; i < kLanePack / 2; ++i) out.value[i] = codes_of(values[2 * i], values[2 * i + 1], scale.inverse);
-  *reinterpret_cast<Pack<uint16_t, kLanePack / 2>*>(call.codes + row * call.cols + c) = out;
+  for (int i = 0; i < kRun; ++i) {
+    float largest = 0;
+#pragma unroll
+    for (const float value : values[i]) largest = fmaxf(largest, fabsf(value));
+#pragma unroll
+    for (int step = kBlockLanes / 2; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(sharers, largest, step));
+    if ((first + i) * kFp8Block >= call.cols) return;
+    const CodeScale scale(largest);
+    if (threadIdx.x % kBlockLanes == 0) call.scales[(first + i) * call.rows + row] = scale.scale;
+    if (c + i * kFp8Block >= call.cols) continue;
+    Pack<uint16_t, kPack / 2> out;
+#pragma unroll
+    for (int j = 0; j < kPack / 2; ++j) out.value[j] = codes_of(values[i][2 * j], values[i][2 * j + 1], scale.inverse);
+    *reinterpret_cast<Pack<uint16_t, kPack / 2>*>(call.codes + row * call.cols + c + i * kFp8Block) = out;
+  }
 }
 
 struct WidenArgs {
@@ -169,9 +224,15 @@ void code_rows(const CodeRowsCall& call, Stream stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   const bool many = call.rows >= int64_t{kRowsOfBlock} * num_sms();
   with_half_type(call.dtype, [&]<typename T>(T*) {
+    const auto by_warps = static_cast<unsigned>((call.rows + kRowsOfBlock - 1) / kRowsOfBlock);
+    if (many && call.copies <= 32 && call.cols <= 4 * 32 * kPack) {
+      return launch_dependent({by_warps, kThreads, 0, on}, code_whole_rows_kernel<T, 4>, call);
+    }
+    if (many && call.copies <= 32 && call.cols <= 8 * 32 * kPack) {
+      return launch_dependent({by_warps, kThreads, 0, on}, code_whole_rows_kernel<T, 8>, call);
+    }
     if (call.cols <= kNarrow || (many && call.cols <= kWide)) {
-      const auto blocks = static_cast<unsigned>((call.rows + kRowsOfBlock - 1) / kRowsOfBlock);
-      return launch_dependent({blocks, kThreads, 0, on}, code_rows_kernel<T, 1, 0>, call);
+      return launch_dependent({by_warps, kThreads, 0, on}, code_rows_kernel<T, 1, 0>, call);
     }
     constexpr int kWarps = kThreads / 32, kPacksOfBlock = kThreads * kPack;  // columns
     const auto kernel = call.cols <= 2 * kPacksOfBlock   ? code_rows_kernel<T, kWarps, 2>
@@ -189,8 +250,9 @@ void quantize_rows(const QuantizeRowsCall& call, Stream stream) {
   }
   const auto on = static_cast<cudaStream_t>(stream);
   with_half_type(call.dtype, [&]<typename T>(T*) {
-    const int64_t warps = call.rows * ((call.cols + kFp8Block - 1) / kFp8Block);
-    const auto blocks = static_cast<unsigned>((warps + kThreads / 32 - 1) / (kThreads / 32));
+    constexpr int64_t kRunColumns = kRun * kFp8Block, kRunsOfBlock = kThreads / kBlockLanes;
+    const int64_t runs = call.rows * ((call.cols + kRunColumns - 1) / kRunColumns);
+    const auto blocks = static_cast<unsigned>((runs + kRunsOfBlock - 1) / kRunsOfBlock);
     launch_dependent({blocks, kThreads, 0, on}, quantize_blocks_kernel<T>, call);
   });
 }

@@ -14,8 +14,10 @@
 // and what the output's own rounding adds.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
+#include <utility>
 
 #include "base/float16.h"
 #include "base/float8.h"
@@ -296,6 +298,8 @@ constexpr Size kSizes[] = {
     {128, 2688, 1024},
     {256, 512, 4096},
     {1000, 512, 384},
+    {1100, 128, 784},
+    {1104, 128, 1808},
 };
 
 std::vector<Case> cases() {
@@ -309,6 +313,38 @@ std::vector<Case> cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, GpuFp8GemmTest, testing::ValuesIn(cases()));
+
+// Rows of experts go to all of their places as to one, few rows and so many that a warp has a row, and none of it twice.
+TEST(GpuFp8Gemm, RowsGoToAllOfTheirPlaces) {
+  if (!usable_gpu()) GTEST_SKIP() << "no GPU of compute capability 9.0";
+  constexpr int kCopies = 3;
+  for (const auto& [rows, n, cols] : {Size{37, 0, 528}, {1100, 0, 528}, {1100, 0, 2048}, {1100, 0, 2064}}) {
+    std::mt19937 random(5);
+    std::normal_distribution<float> normal;
+    std::vector<uint16_t> x(rows * cols);
+    for (uint16_t& value : x) value = f32_to_bf16(normal(random));
+    std::vector<int32_t> place_of(rows * kCopies);
+    for (size_t i = 0; i < place_of.size(); ++i) place_of[i] = static_cast<int32_t>(i);
+    std::shuffle(place_of.begin(), place_of.end(), random);
+    const DeviceBuffer device_x = on_device(x), device_places = on_device(place_of);
+    const auto code = [&](const int32_t* places, int copies) {
+      const DeviceBuffer codes = DeviceBuffer::allocate(rows * copies * cols, "a test").value();
+      const DeviceBuffer scales = DeviceBuffer::allocate(rows * copies * 4, "a test").value();
+      CodeRowsCall call = {.x = device_x.as<void>(), .rows = rows, .cols = cols, .place_of = places, .copies = copies};
+      call.codes = codes.as<uint8_t>();
+      call.scales = scales.as<float>();
+      code_rows(call, nullptr);
+      return std::pair(from_device<uint8_t>(codes, rows * copies * cols), from_device<float>(scales, rows * copies));
+    };
+    const auto [codes, scales] = code(nullptr, 1);
+    const auto [placed_codes, placed_scales] = code(device_places.as<int32_t>(), kCopies);
+    for (size_t i = 0; i < place_of.size(); ++i) {
+      const auto row = codes.begin() + static_cast<int64_t>(i) / kCopies * cols, placed = placed_codes.begin() + place_of[i] * cols;
+      ASSERT_TRUE(std::equal(row, row + cols, placed)) << rows << "x" << cols << ", copy " << i;
+      ASSERT_EQ(placed_scales[place_of[i]], scales[i / kCopies]);
+    }
+  }
+}
 
 // Whole matrices wider than the memory for widened weights go in pieces.
 TEST(GpuFp8Gemm, WidensInPieces) {
