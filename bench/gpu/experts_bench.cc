@@ -71,7 +71,7 @@ struct Layer {
   int64_t places() const { return shared() ? kSharedRows * std::min<int64_t>(pairs(), shape.experts) : pairs(); }
   int tile_places() const {
     if (forced_tile_places > 0) return forced_tile_places;
-    return expert_gemm_tile_places(shared() ? 0 : pairs(), shape.experts);
+    return expert_gemm_tile_places(shared() ? 0 : pairs(), shape.experts, memory.gate_up.dtype);
   }
   RouterRule rule() const { return {.num_experts = shape.experts, .k = shape.k}; }
 
@@ -106,6 +106,10 @@ struct Layer {
     code_rows({.x = x, .dtype = shape.dtype, .rows = count, .cols = cols, .place_of = place_of,
                .copies = place_of != nullptr ? shape.k : 1, .codes = codes, .scales = code_scales}, stream);
   }
+  // Whether gate and up read rows where they are.
+  bool in_place() const {
+    return !shared() && forced_tile_places == 0 && expert_gemm_takes_rows(pairs(), shape.experts, memory.gate_up.dtype);
+  }
   void spread() const {
     if (shape.fp8) return round(memory.h, rows, shape.hidden, memory.plan.place_of);
     spread_rows({memory.h, rows, shape.hidden * 2, memory.plan.place_of, shape.k, memory.rows}, stream);
@@ -113,10 +117,10 @@ struct Layer {
   // Parts by bits: 1 routing, 2 rows to their places, 4 gate and up, 8 rounding of their results, 16 down, 32 sum, by the norm behind.
   void run(float* logits, int parts) const {
     if (parts & 1) route(logits);
-    if (parts & 2 && !shared()) spread();
-    const void* const x = shared() ? memory.h : memory.rows;
+    if (parts & 2 && !shared() && !in_place()) spread();
+    const void* const x = shared() || in_place() ? memory.h : memory.rows;
     const bool codes_outputs = shape.fp8 && expert_gemm_codes_outputs(memory.gate_up, tile_places());
-    ExpertGemmCall gate_up = {.shared_rows = shared(), .plan_settled = !shared()};
+    ExpertGemmCall gate_up = {.shared_rows = shared(), .x_rows = in_place() ? rows : 0, .plan_settled = !shared()};
     if (codes_outputs) gate_up.codes = static_cast<uint8_t*>(memory.act), gate_up.code_scales = scales_behind_codes();
     if (parts & 4) multiply(memory.gate_up, x, memory.act, gate_up);
     if (parts & 8 && shape.fp8 && !codes_outputs) round(memory.act, places(), shape.ffn, nullptr);
@@ -274,7 +278,7 @@ class Bench {
     layer_time.of = class_of(layer, layer_time.floor_us);
     if (options_.parts) {
       for (size_t i = 0; i < layer_time.parts.size(); ++i) {
-        const bool runs = (i != 1 || !layer.shared()) && (i != 3 || shape_.fp8);
+        const bool runs = (i != 1 || !(layer.shared() || layer.in_place())) && (i != 3 || shape_.fp8);
         layer_time.parts[i] = runs ? time(1 << i) : 0;
       }
       print_parts(layer_time);

@@ -32,6 +32,11 @@ bool by_wgmma(const GpuExpertLayer& experts) {
   return gpu::expert_gemm_takes(experts.gate_up) && gpu::expert_gemm_takes(experts.down);
 }
 
+// Whether gate and up read rows where they are.
+bool takes_rows(const GpuExpertLayer& experts, int64_t pairs) {
+  return by_wgmma(experts) && gpu::expert_gemm_takes_rows(pairs, experts.gate_up.experts, experts.gate_up.dtype);
+}
+
 // A GEMM's outputs, so many columns, in 8 bits where the activations would be, and their scales behind them.
 void leave_codes(gpu::ExpertGemmCall& call, void* activations, int64_t cols) {
   call.codes = static_cast<uint8_t*>(activations);
@@ -65,6 +70,7 @@ Result<std::unique_ptr<GpuExperts>> GpuExperts::create(const Options& options, G
   get(plan.weights, pairs, sizeof(float));
   get(plan.offsets, rule.all_experts() + 1, sizeof(int32_t));
   get(plan.place_of, pairs, sizeof(int32_t));
+  get(plan.row_of, pairs, sizeof(int32_t));
   get(plan.tiles, gpu::most_expert_tiles(places, rule.all_experts(), gpu::kNarrowTilePlaces),
       sizeof(gpu::ExpertTile));
   get(plan.num_tiles, 1, sizeof(int32_t));
@@ -242,8 +248,9 @@ void GpuExperts::gemms(const Step& step, const Form& form) {
     gpu::fill_up_rows({step.h, options_.dtype, step.rows, options_.spec.hidden_size, filled_up_}, step.stream);
     x = filled_up_;
   }
+  if (!shared_rows && takes_rows(experts, call.places)) call.x_rows = step.rows;
   if (codes && !shared_rows) round(x, hidden, step.rows, plan_.place_of);
-  if (!codes && !shared_rows) x = spread(step, form, x);
+  if (!codes && !shared_rows && call.x_rows == 0) x = spread(step, form, x);
   if (form.early) call.early = {step.h, step.rows, rule.shared};
   if (codes) call.x_scales = code_scales_;
   // Whether it does depends on the number of rows.
@@ -252,7 +259,7 @@ void GpuExperts::gemms(const Step& step, const Form& form) {
   if (codes_outputs) leave_codes(call, act_, experts.down.cols);
   if (shared_rows) call.certain = rule.shared;
   multiply(experts.gate_up, codes ? codes_ : x, act_);
-  call.certain = 0;
+  call.x_rows = call.certain = 0;
   call.early = {};
   if (codes_outputs) take_codes(call);
   if (codes && !codes_outputs) round(act_, experts.down.cols, call.places, nullptr);
@@ -276,7 +283,8 @@ Status GpuExperts::run(const Step& step, gpu::GpuGemm& gemm) {
   }
   Form form;
   form.tile_places = by_wgmma(step.weights->experts)
-                         ? gpu::expert_gemm_tile_places(step.rows * rule.of_row(), rule.all_experts())
+                         ? gpu::expert_gemm_tile_places(step.rows * rule.of_row(), rule.all_experts(),
+                                                        step.weights->experts.gate_up.dtype)
                          : gpu::kPortableTilePlaces;
   form.early = shared_come_early(step, form.tile_places);
   if (form.early) form.tile_places = gpu::kEarlyTilePlaces;

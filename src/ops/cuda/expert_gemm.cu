@@ -444,11 +444,13 @@ bool expert_gemm_codes_outputs(const ExpertWeights& weights, int tile_places) {
          weights.outputs() % (4 * kExpertCodeGroup) == 0 && chunks * tile_places <= kGroupThreads;  // ExpertGroupScales
 }
 
-int expert_gemm_tile_places(int64_t pairs, int experts) {
+int expert_gemm_tile_places(int64_t pairs, int experts, DType dtype) {
   constexpr int64_t kFewPlaces = 40;       // an expert, from where wide tiles pay
+  constexpr int64_t kFewPlacesOfMany = 20, kManyPairs = 8192;  // so many leave out much where their rows stay where they are
   if (pairs == 0) return kSharedRows;
   if (pairs <= kNarrowPlaces * experts && std::min<int64_t>(pairs, experts) >= kSharingExperts) return kNarrowTilePlaces;
-  return pairs <= kFewPlaces * experts ? kFewTilePlaces : kExpertWidePlaces;
+  const bool many = pairs >= kManyPairs && dtype != DType::fp8_e4m3;
+  return pairs <= (many ? kFewPlacesOfMany : kFewPlaces) * experts ? kFewTilePlaces : kExpertWidePlaces;
 }
 
 ExpertGemmArgs expert_gemm_args(const ExpertGemmCall& call) {
@@ -467,6 +469,7 @@ ExpertGemmArgs expert_gemm_args(const ExpertGemmCall& call) {
   args.shared_rows = call.shared_rows;
   args.plan_settled = call.plan_settled;
   args.x_by_group = call.x_by_group;
+  args.row_of = call.x_rows > 0 ? call.plan.row_of : nullptr;
   args.codes = call.codes;
   args.code_scales = call.code_scales;
   args.glu = weights.glu;

@@ -35,6 +35,7 @@ struct ExpertGemmArgs {
   int row_tiles;
   int scale_stride;             // of block scales; 0: a scale a row
   bool shared_rows, plan_settled, x_by_group;
+  const int32_t* row_of;        // the rows of x that places have; null: x is by place
   uint8_t* codes;               // or null
   float* code_scales;
   GluActivation glu;

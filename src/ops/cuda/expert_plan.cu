@@ -72,7 +72,7 @@ __device__ void write_tiles(const ExpertPlanCall& call, int32_t* counts, int32_t
 // Pairs [begin, end) to their places: each behind those of its expert that came before it, of which choose() left the number
 // where the place will stand. kTogether loads of each are under way.
 template <int kTogether>
-__device__ void place(const ExpertPlan& plan, int begin, int end, const int32_t* firsts) {
+__device__ void place(const ExpertPlan& plan, int k, int begin, int end, const int32_t* firsts) {
   for (int base = begin + threadIdx.x; base < end; base += kTogether * blockDim.x) {
     int expert[kTogether], rank[kTogether];
 #pragma unroll
@@ -86,6 +86,7 @@ __device__ void place(const ExpertPlan& plan, int begin, int end, const int32_t*
       const int pair = base + i * static_cast<int>(blockDim.x), at = firsts[expert[i]] + rank[i];
       if (pair >= end) break;
       plan.place_of[pair] = at;
+      if (plan.row_of != nullptr) plan.row_of[at] = pair / k;
     }
   }
 }
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(kFewThreads, 1) plan_kernel(const __grid_const
   }
   write_tiles<most_each(kEach)>(call, counts, first_tile);
   __syncthreads();
-  place<8>(call.plan, 0, rows * call.rule.of_row(), counts);
+  place<8>(call.plan, call.rule.of_row(), 0, rows * call.rule.of_row(), counts);
 }
 
 template <int kEach>
@@ -215,7 +216,7 @@ __global__ void __launch_bounds__(kBlockThreads) place_kernel(const __grid_const
   for (int e = threadIdx.x; e < experts; e += blockDim.x) before[e] += totals[e];
   __syncthreads();
   const int begin = static_cast<int>(blockIdx.x) * block_rows;
-  place<4>(call.plan, begin * k, min(begin + block_rows, static_cast<int>(call.rows)) * k, before);
+  place<4>(call.plan, k, begin * k, min(begin + block_rows, static_cast<int>(call.rows)) * k, before);
 }
 
 }  // namespace

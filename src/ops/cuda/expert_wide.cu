@@ -59,6 +59,7 @@ struct Config {
   using Element = Element_;
   static constexpr Glu kGlu = kGlu_;
   static constexpr int kSharers = 1, kElements = 1, kOwnBytes = 0;
+  static constexpr bool kTakesRows = true;
 
   static __device__ void init(char*) {}
   static __device__ void assist(const Args&, char*) {}
@@ -84,6 +85,12 @@ struct Config {
 
 }  // namespace
 }  // namespace expert_wide
+
+bool expert_gemm_takes_rows(int64_t pairs, int experts, DType dtype) {
+  constexpr int64_t kMostPlaces = 72;      // an expert, up to where stages wait for weights and not for rows
+  return dtype != DType::fp8_e4m3 && expert_gemm_tile_places(pairs, experts, dtype) == kExpertWidePlaces &&
+         pairs <= kMostPlaces * experts;
+}
 
 void expert_wide_halves(const ExpertGemmCall& call, Stream stream) { expert_wide::run<expert_wide::Config>(call, stream); }
 

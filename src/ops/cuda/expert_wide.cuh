@@ -83,6 +83,34 @@ static __device__ __forceinline__ void bring(const ExpertGemmArgs& a, Ring ring)
   }
 }
 
+constexpr int kBringers = kThreads / 32 - kConsumers / 32;  // warps beside those that multiply
+static_assert(32 * kBringers * kCtas >= kExpertWidePlaces);
+
+// The same by all of those warps, where places' rows are taken from x as they are: a lane has a place of a tile, a box is one
+// row. A box takes a multiprocessor 17 cycles, so this is for places that are few beside the weights.
+static __device__ __forceinline__ void bring_rows(const ExpertGemmArgs& a, Ring ring) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = (static_cast<int>(threadIdx.x) - kConsumers) / 32;
+  const int place = (lane * kBringers + warp) * kCtas + Walk::rank();
+  wait_for_predecessor();
+  start_successor();
+  for (Walk walk(a); walk.valid(); walk.next(a)) {
+    const bool mine = place < walk.tile.count;
+    const int row = mine ? __ldcg(a.row_of + walk.tile.first + place) : 0;
+    for (int chunk = 0; chunk < a.chunks; ++chunk, ring.next()) {
+      ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
+      if (warp == 0 && lane == 0) {
+        ptx::mbarrier_arrive_expect_tx(ring.full(), kWeightBytes + walk.tile.count * kRowBytes);
+        ptx::tma_load_4d(ring.at(), &a.w, ring.full(), chunk * kBoxColumns, walk.row, walk.tile.expert, 0);
+      }
+      __syncwarp();
+      if (mine) {
+        ptx::tma_multicast_4d(ring.at() + kWeightBytes + place * kRowBytes, &a.x, ring.full(), chunk * kBoxColumns, row, 0, 0, 3);
+      }
+      __syncwarp();
+    }
+  }
+}
+
 // It is free when the consumers of both CTAs, to which its bytes went, have multiplied it.
 static __device__ __forceinline__ void release(const Ring& stage) {
   const int lane = threadIdx.x % 32;
@@ -103,8 +131,9 @@ __device__ __forceinline__ void with_width(int count, const Run& run) {
 }
 
 // C says its Element, its kGlu, how many warpgroups multiply a stage (kSharers), how many elements two bytes have
-// (kElements), what its warpgroups do (consume) and what the warps beside the one that brings stages do (assist), with so much
-// shared memory of their own (kOwnBytes), whose barriers one thread makes (init).
+// (kElements), whether places' rows may be taken from x as they are (kTakesRows), what its warpgroups do (consume) and what the
+// warps beside the one that brings stages do (assist), with so much shared memory of their own (kOwnBytes), whose barriers one
+// thread makes (init).
 template <class C>
 __global__ void __launch_bounds__(kThreads, 1) expert_wide_kernel(const __grid_constant__ ExpertGemmArgs a) {
   extern __shared__ __align__(1024) char memory[];
@@ -120,7 +149,11 @@ __global__ void __launch_bounds__(kThreads, 1) expert_wide_kernel(const __grid_c
   ptx::cluster_wait();
   if (threadIdx.x >= kConsumers) {
     ptx::setmaxnreg_decrease<kProducerRegisters>();
-    if (threadIdx.x == kConsumers) bring(a, ring);
+    if (C::kTakesRows && a.row_of != nullptr) {
+      bring_rows(a, ring);
+    } else if (threadIdx.x == kConsumers) {
+      bring(a, ring);
+    }
     if (threadIdx.x >= kThreads - kAssistants) C::assist(a, own);
     __syncwarp();
   } else {
@@ -138,7 +171,8 @@ void launch(ExpertGemmArgs& args, const ExpertGemmCall& call, cudaStream_t strea
   const int64_t columns = weights.cols / C::kElements;
   const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, columns};
   if (cuda::make_stack_map(&args.w, stack, kRows) != cudaSuccess ||
-      cuda::make_matrix_map(&args.x, call.x, call.places, columns, kBoxPlaces) != cudaSuccess) {
+      (call.x_rows > 0 ? cuda::make_matrix_map(&args.x, call.x, call.x_rows, columns, 1)
+                       : cuda::make_matrix_map(&args.x, call.x, call.places, columns, kBoxPlaces)) != cudaSuccess) {
     return;  // the driver is older than the chip: expert_gemm_takes() has asked
   }
   static SharedMemoryLimit limit;

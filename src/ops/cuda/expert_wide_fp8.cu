@@ -113,6 +113,7 @@ struct Config {
   using Element = Element_;
   static constexpr Glu kGlu = kGlu_;
   static constexpr int kSharers = kWarpgroups, kElements = 2, kOwnBytes = Scales::kBytes;
+  static constexpr bool kTakesRows = false;     // the other warps bring scales
 
   static __device__ void init(char* own) {
     auto& scales = *reinterpret_cast<Scales*>(own);

@@ -57,10 +57,12 @@ struct alignas(16) ExpertTile {
 
 inline constexpr int kSharedRows = 8;
 
-// Places of each tile of an expert with `count`: as even as steps of 8 are.
+// Places of each tile of an expert with `count`, as even as the GEMMs' widths allow: steps of 8, in tiles of more than 64 places
+// of 16. So none but the last has empty places.
 constexpr int expert_tile_places(int count, int most) {
   const int tiles = count <= most ? 1 : (count + most - 1) / most, places = (count + tiles - 1) / tiles;
-  return places <= 8 ? 8 : (places + 7) / 8 * 8;
+  const int step = most > 64 ? 16 : 8;
+  return places <= 8 ? 8 : (places + step - 1) / step * step;
 }
 
 inline constexpr int kEarlyTilePlaces = 64;   // of a plan with EarlyExperts
@@ -72,6 +74,7 @@ struct ExpertPlan {
   float* weights = nullptr;       // [rows, k]
   int32_t* offsets = nullptr;     // [experts + 1]
   int32_t* place_of = nullptr;    // [pairs] the place of a pair; of shared experts' pairs in the order of the rows
+  int32_t* row_of = nullptr;      // [pairs] the row of a place, or null: of plan_experts()
   ExpertTile* tiles = nullptr;    // [most_expert_tiles()] of the GEMMs' places, with tiles of kNarrowTilePlaces
   int32_t* num_tiles = nullptr;   // [1]
   int32_t* counts = nullptr;      // [expert_plan_blocks(), experts] pairs of a block of rows
@@ -155,6 +158,8 @@ struct ExpertGemmCall {
   ExpertPlan plan = {};
   int tile_places = 64;           // that the plan was made for
   bool shared_rows = false;       // x is [kSharedRows, cols] at the places of every tile
+  int64_t x_rows = 0;             // of 16-bit weights in wide tiles: x is [x_rows, cols], of which plan.row_of says a place's
+                                  // row; 0: x is by place
   int64_t few_tiles = 0;          // so many at most, of 64 places or fewer: where CTAs would have none, several share the
                                   // depth of one, and a row's bits depend on this number; 0: never
   int certain = 0;                // with shared rows: of the experts, the last ones, which norm_route() gives to all rows, so
@@ -170,7 +175,10 @@ struct ExpertGemmCall {
 bool expert_gemm_takes(const ExpertWeights& weights);
 inline constexpr int kExpertCodeGroup = 32;  // outputs of a tile of gates and ups
 bool expert_gemm_codes_outputs(const ExpertWeights& weights, int tile_places);
-int expert_gemm_tile_places(int64_t pairs, int experts);  // the tile to plan for; pairs 0: of shared rows
+// The tile to plan for, by the weights' dtype; pairs 0: of shared rows.
+int expert_gemm_tile_places(int64_t pairs, int experts, DType dtype = DType::bf16);
+// Whether gate and up of such tiles should take rows as they are (x_rows), without spread_rows().
+bool expert_gemm_takes_rows(int64_t pairs, int experts, DType dtype);
 void expert_gemm(const ExpertGemmCall& call, Stream stream);
 // Every GPU and dtype; e4m3 weights are widened on the way, x is 16-bit then. Tiles of kPortableTilePlaces.
 inline constexpr int kPortableTilePlaces = 64;

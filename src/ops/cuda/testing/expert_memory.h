@@ -73,6 +73,7 @@ class ExpertMemory {
     plan.weights = get<float>(pairs);
     plan.offsets = get<int32_t>(shape.experts + 1);
     plan.place_of = get<int32_t>(pairs);
+    plan.row_of = get<int32_t>(pairs);
     plan.tiles = get<ExpertTile>(most_expert_tiles(places, shape.experts, kNarrowTilePlaces));
     plan.num_tiles = get<int32_t>(1);
     plan.counts = get<int32_t>(expert_plan_blocks(shape.rows) * shape.experts);
@@ -82,6 +83,18 @@ class ExpertMemory {
     must(cudaMemset(plan.arrived, 0, 4));
   }
 
+  // A planted mistake: a row's pairs take the places of the next row's. Returns the places that the plan had.
+  std::vector<int32_t> shift_places(int64_t pairs) const {
+    std::vector<int32_t> place_of(pairs), shifted(pairs), row_of(pairs);
+    must(cudaMemcpy(place_of.data(), plan.place_of, pairs * 4, cudaMemcpyDeviceToHost));
+    for (int64_t pair = 0; pair < pairs; ++pair) {
+      shifted[pair] = place_of[(pair + shape_.k) % pairs];
+      row_of[shifted[pair]] = static_cast<int32_t>(pair / shape_.k);
+    }
+    must(cudaMemcpy(plan.place_of, shifted.data(), pairs * 4, cudaMemcpyHostToDevice));
+    must(cudaMemcpy(plan.row_of, row_of.data(), pairs * 4, cudaMemcpyHostToDevice));
+    return place_of;
+  }
   // Weight [row, col] of an expert's matrix 0 gate, 1 up, 2 down.
   float weight(int expert, int matrix, int64_t row, int64_t col) const {
     if (shape_.fp8) return e4m3_to_f32(code(expert, matrix, row, col)) * scale(expert, matrix, row, col);
