@@ -15,25 +15,32 @@ struct ScanConfig {
   static constexpr int kDim = kDim_;  // of k, at least
   static constexpr bool kKda = kKda_;
   static constexpr int kGroups = kGroups_, kStages = kStages_;
+  static constexpr bool kRing = Mma::kAsync;
+  static constexpr bool kWide = kDim > 128;  // registers do not hold S rounded
+  // Where a multiprocessor has 64 columns of V, a second group computes their outputs (chunk_scan_roles.cuh). KDA's stages leave no
+  // room for what one hands over to the other, but for two of them: no faster.
+  static constexpr bool kRoles = kRing && !kWide && kGroups == 1 && !kKda;
+  static constexpr int kMultipliers = kRoles ? 2 : kGroups;
   // Threads that copy. Beside two groups they are a third one, which leaves its registers to them.
-  static constexpr bool kMovesRegisters = Mma::kAsync && kGroups == 2;
+  static constexpr bool kMovesRegisters = kRing && kMultipliers == 2;
   static constexpr int kCopiers = kMovesRegisters ? 128 : 64;
   static constexpr int kUnroll = kMovesRegisters ? 2 : 8;  // of copies by cp.async
-  static constexpr int kThreads = 128 * kGroups + kCopiers;
+  static constexpr int kThreads = 128 * kMultipliers + kCopiers;
   static constexpr int kTileBytes = kDim / 64 * kBlockBytes;
   // A stage: k (KDA: kg), q (qg), KDA: kd; then V of every group, T, P, and factors (KDA: decay of every channel).
   static constexpr int kV = (kKda ? 3 : 2) * kTileBytes, kT = kV + kGroups * kBlockBytes, kP = kT + kBlockBytes,
                        kFactors = kP + kBlockBytes, kStageBytes = kFactors + 1024;
-  static constexpr int kOut = kStages * kStageBytes;  // outputs, turned round
+  static constexpr int kOut = kStages * kStageBytes;  // outputs, turned round; with roles what one group hands over to the other
+  static constexpr int kValues = kDim * 128, kPlaceBytes = kValues + kBlockBytes;  // there: S, then V' and, in their place, outputs
   // Of mbarriers. KDA's stand behind the decays of the first stage where there is room: its stages leave no other.
-  static constexpr bool kRing = Mma::kAsync;
-  static constexpr bool kWide = kDim > 128;             // registers do not hold S rounded
-  static constexpr bool kStoresLater = kGroups == 1;  // a chunk's outputs, beside the next one's first product
+  static constexpr bool kStoresLater = kGroups == 1 && !kRoles;  // a chunk's outputs, beside the next one's first product
   static constexpr int kDecayPieces = kKda ? kDim / 4 : 64;  // of 16 bytes, of the factors
-  static constexpr int kEnd = kOut + kGroups * kBlockBytes;
+  static constexpr int kEnd = kOut + (kRoles ? 2 * kPlaceBytes : kGroups * kBlockBytes);
   static constexpr bool kBarriersInStage = kKda && kDecayPieces < 64;
   static constexpr int kFull = kBarriersInStage ? kFactors + 16 * kDecayPieces : kEnd, kEmpty = kFull + kStages * 8;
-  static constexpr int kSmemBytes = kEnd + (kRing && !kBarriersInStage ? kStages * 16 : 0);
+  static constexpr int kHanded = kEmpty + kStages * 8;  // with roles: of both places, S is there; V' are; all has been read
+  static constexpr int kBarrierBytes = kHanded - kFull + (kRoles ? 48 : 0);
+  static constexpr int kSmemBytes = kEnd + (kRing && !kBarriersInStage ? kBarrierBytes : 0);
 };
 
 // Copies `bytes` (a multiple of 16) of contiguous memory by TMA; `barrier` counts them.
@@ -53,6 +60,16 @@ WW_DEVICE void store_global_16_if(const void* to, const ptx::u32 (&w)[4], bool s
   if (stores) *static_cast<uint4*>(const_cast<void*>(to)) = make_uint4(w[0], w[1], w[2], w[3]);
 #endif
 }
+
+// Where a ring stands.
+template <int kEntries>
+struct RingPlace {
+  int entry = 0;
+  ptx::u32 round = 0;
+  WW_DEVICE void advance() {
+    if (++entry == kEntries) entry = 0, ++round;
+  }
+};
 
 // What a block of the scan computes.
 struct ScanBlock {
@@ -75,7 +92,11 @@ class ChunkFetch {
   WW_DEVICE void make_barriers() const {
     if (threadIdx.x == 0) {
 #pragma unroll
-      for (int stage = 0; stage < C::kStages; ++stage) ptx::mbarrier_init(full(stage), 1), ptx::mbarrier_init(empty(stage), 4 * C::kGroups);
+      for (int stage = 0; stage < C::kStages; ++stage) ptx::mbarrier_init(full(stage), 1), ptx::mbarrier_init(empty(stage), 4 * C::kMultipliers);
+      if constexpr (C::kRoles) {
+#pragma unroll
+        for (int i = 0; i < 6; ++i) ptx::mbarrier_init(memory_ + C::kHanded + 8 * i, 4);
+      }
       ptx::mbarrier_init_fence();
     }
     __syncthreads();
@@ -92,7 +113,7 @@ class ChunkFetch {
     ChunkWalk ahead(p_, request_);
     int index = chunk_base(p_, request_) + ahead.skip_to(p_, p_.work.segment), stage = 0;
     u32 round = 0;
-    const bool first = threadIdx.x == 128 * C::kGroups;
+    const bool first = threadIdx.x == 128 * C::kMultipliers;
     while (ahead.more()) {
       const int tokens = ahead.length(p_);
       const int row = first_ + ahead.position;
@@ -168,7 +189,7 @@ class ChunkFetch {
   }
   WW_DEVICE void copy(int stage, int64_t row, int tokens, int index) const {
     const u32 to = memory_ + stage * C::kStageBytes;
-    const int thread = threadIdx.x - 128 * C::kGroups;
+    const int thread = threadIdx.x - 128 * C::kMultipliers;
     const int64_t work_row = head_ * p_.work.rows + row;
     if constexpr (C::kKda) {
       const void* const operands[3] = {p_.work.kg, p_.work.qg, p_.work.kd};

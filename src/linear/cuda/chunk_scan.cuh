@@ -24,7 +24,7 @@ class ChunkScan {
   WW_DEVICE ChunkScan(const LinearParams& p, const ScanMaps* maps, char* shared, int request, int head, int split)
       : p_(p), shared_(shared), memory_(ptx::smem_address(shared)), request_(request), head_(head),
         split_(split * 64 * C::kGroups), fetch_(p, maps, memory_, {request, head, split_}),
-        group_(static_cast<int>(threadIdx.x) / 128), warp_(static_cast<int>(threadIdx.x) / 32 % 4),
+        group_(C::kRoles ? 0 : static_cast<int>(threadIdx.x) / 128), warp_(static_cast<int>(threadIdx.x) / 32 % 4),
         lane_(static_cast<int>(threadIdx.x) % 32), first_(first_row(p.batch, request)),
         v_(split_ + 64 * group_ + 16 * warp_ + lane_ / 4), column_(lane_ % 4 * 2) {}
 
@@ -36,10 +36,19 @@ class ChunkScan {
       return;
     }
     if constexpr (C::kRing) fetch_.make_barriers();
-    if (__shfl_sync(~0u, threadIdx.x / 128, 0) == C::kGroups) {
-      if constexpr (C::kMovesRegisters) ptx::setmaxnreg_decrease<40>();
+    const int role = __shfl_sync(~0u, threadIdx.x / 128, 0);
+    if (role == C::kMultipliers) {
+      if constexpr (C::kMovesRegisters) ptx::setmaxnreg_decrease<C::kRoles ? 56 : 40>();
       if constexpr (C::kRing) fetch_.fill_ring();
       else fetch_.copy_all();
+    } else if constexpr (C::kRoles) {
+      if (role == 0) {
+        ptx::setmaxnreg_increase<232>();
+        multiply_states(slot);
+      } else {
+        ptx::setmaxnreg_increase<208>();
+        multiply_outputs();
+      }
     } else {
       if constexpr (C::kMovesRegisters) ptx::setmaxnreg_increase<232>();
       multiply_all(slot);
@@ -104,13 +113,13 @@ class ChunkScan {
     }
     load_state(handover_place());
   }
+  static constexpr int kDone = 15, kOutputs = 13;  // barriers of those that multiply, and of those that make outputs
   WW_DEVICE void store_last_state(int slot) const {
-    constexpr int kDone = 15;  // a barrier of those that multiply
     const Segment& segment = p_.work.segment;
     if (segment.index >= 0 && !segment.last) store_state(handover_place());
     else if (p_.writes_state) store_state(slot_place(slot));
     if (segment.index < 0) return;
-    ptx::named_barrier_sync(kDone, 128 * C::kGroups);
+    ptx::named_barrier_sync(kDone, 128 * C::kMultipliers);
     if (threadIdx.x == 0) ptx::store_release(&p_.work.handed_over[blockIdx.x], segment.index + 1);
   }
 
@@ -283,9 +292,22 @@ class ChunkScan {
     }
     round_columns(x, values);
   }
+  // ---- the same by two groups, one for the state, one for outputs, each through all chunks; chunk_scan_roles.cuh has these
+  WW_DEVICE void multiply_states(int slot);
+  WW_DEVICE void multiply_outputs();
+  WW_DEVICE void next_state(int stage, int place);
+  WW_DEVICE void next_outputs(float (&o)[32], int stage, const RingPlace<2>& place);
+  WW_DEVICE void turn_in_place(int place) const;
+  WW_DEVICE void store_from_place(int place, const Rows& rows) const;
+  WW_DEVICE u32 warp_place(int place, int part, int bytes) const { return memory_ + C::kOut + place * C::kPlaceBytes + part + warp_ * bytes; }
+  enum Handed { kState, kNewValues, kRead };
+  WW_DEVICE u32 handed(Handed what, int place) const { return memory_ + C::kHanded + 16 * what + 8 * place; }
   // ---- the same where MMAs are done when the call returns, and registers may not hold S rounded
   WW_DEVICE void multiply_state_in_blocks(float (&ks)[32], float (&qs)[32], u32 k, u32 q);
   WW_DEVICE void compute_wide(float (&values)[32], float (&o)[32], int stage, Rows rows);  // both in chunk_scan_wide.cuh
+  WW_DEVICE void compute_in_turn(float (&values)[32], float (&o)[32], Rows& rows, int stage, const Rows& now);
+  WW_DEVICE void store_wide(const float (&o)[32], Rows& rows) const;
+  WW_DEVICE void store_turned_or_singly(const Rows& rows) const;  // these three in chunk_scan_in_turn.cuh
   // ks = S^T K^T and qs = S^T Q^T.
   WW_DEVICE void multiply_state(float (&ks)[32], float (&qs)[32], u32 k, u32 q) {
     if constexpr (C::kDim <= 128) {
@@ -333,28 +355,6 @@ class ChunkScan {
       }
     }
   }
-  // A chunk where MMAs are done at once. `rows`: those whose outputs are still to be stored, of the chunk before and then of
-  // this one.
-  WW_DEVICE void compute_in_turn(float (&values)[32], float (&o)[32], Rows& rows, int stage, const Rows& now) {
-    const u32 memory = memory_ + stage * C::kStageBytes;
-    u32 x[4][4], update[4][4];
-    multiply_state(values, o, memory, memory + C::kTileBytes);
-    subtract(x, values, stage);
-    Mma::template by_rows<false>(values, x, memory + C::kT);
-    decay_state(stage);
-    store_turned_or_singly(rows);
-    rows = now;
-    round_columns<C::kKda ? -1 : 2>(update, values, stage);
-    round_columns<-1>(x, values, stage);
-    scale_outputs(o, stage);
-    Mma::template by_columns<C::kDim>(s_, update, memory + (C::kKda ? 2 * C::kTileBytes : 0));
-    Mma::template by_rows<true>(o, x, memory + C::kP);
-    if constexpr (C::kDim <= 128) round_state(state_, 0);
-    if (p_.out_dtype == DType::f32) return store_wide(o, rows);
-    round_outputs(o);
-    turn();
-  }
-
   WW_DEVICE void multiply_all(int slot) {
     ChunkWalk now(p_, request_);
     int stage = 0;
@@ -429,35 +429,6 @@ class ChunkScan {
       u32 w[4];
       ptx::load_shared_16(w, out_tile() + piece_offset(token, 2 * warp_ + half));
       store_global_16_if(out + token * p_.out_token_stride, w, token < tokens);
-    }
-  }
-  // In turn: of f32, and of 16 bits with whatever stride.
-  WW_DEVICE void store_wide(const float (&o)[32], Rows& rows) const {
-    auto* const out = static_cast<float*>(p_.out) + out_at(rows);
-#pragma unroll
-    for (int at = 0; at < 32; ++at) {
-      const int token = at / 4 * 8 + column_ + at % 2, v = v_ + at / 2 % 2 * 8;
-      if (token < rows.tokens && v < p_.v_dim) out[token * p_.out_token_stride + v] = o[at];
-    }
-    rows.tokens = 0;
-  }
-  WW_DEVICE void store_turned_or_singly(const Rows& rows) const {
-    auto* const out = static_cast<unsigned short*>(p_.out) + out_at(rows);
-    const int v = split_ + 64 * group_ + 16 * warp_;
-    if (v >= p_.v_dim || rows.tokens == 0) return;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int token = (lane_ + 32 * i) / 2, half = lane_ % 2;
-      u32 w[4];
-      ptx::load_shared_16(w, out_tile() + piece_offset(token, 2 * warp_ + half));
-      if (token >= rows.tokens) continue;
-      auto* const to = out + token * p_.out_token_stride + v + 8 * half;
-      if (p_.out_vectors) {
-        *reinterpret_cast<uint4*>(to) = make_uint4(w[0], w[1], w[2], w[3]);
-      } else {
-#pragma unroll
-        for (int e = 0; e < 8; ++e) to[e] = static_cast<unsigned short>(w[e / 2] >> 16 * (e % 2));
-      }
     }
   }
   WW_DEVICE void clear_rows() const {

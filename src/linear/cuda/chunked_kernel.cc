@@ -7,11 +7,11 @@ namespace {
 
 constexpr int64_t kAlign = 256;
 // Tokens from which on a prompt is cut into segments (H200, 32 v heads, 128 x 128), of its first one, before whose scan nothing else
-// runs, and of one at most. A segment has half as many again as the one before. KDA's chunks take longer to prepare, on all of the device.
+// runs, and of one at most; how many quarters of one the next has. KDA's chunks take longer to prepare, on all of the device.
 struct SegmentRule {
-  int least, first, most;
+  int least, first, most, next_quarters;
 };
-constexpr SegmentRule kSegmentsOfGdn = {8192, 1024, 16384}, kSegmentsOfKda = {32768, 2048, 16384};
+constexpr SegmentRule kSegmentsOfGdn = {8192, 2048, 8192, 5}, kSegmentsOfKda = {32768, 2048, 16384, 6};
 SegmentRule segment_rule(const LinearParams& p) { return p.decay_channels > 1 ? kSegmentsOfKda : kSegmentsOfGdn; }
 
 // One launch: what it takes at any number of requests, and what share of its blocks' time has to be of use (H200, 2 to 32 v heads).
@@ -282,7 +282,7 @@ void ChunkedLinearKernel::segments(LinearParams& p, DType element, const ScanSha
   const int tokens = p.batch.max_q_tokens;
   const SegmentRule rule = segment_rule(p);
   int size = rule.first;
-  for (int begin = 0; begin < tokens; begin += size, size = std::min(rule.most, size * 3 / 2 / kChunk * kChunk)) {
+  for (int begin = 0; begin < tokens; begin += size, size = std::min(rule.most, size * rule.next_quarters / 4 / kChunk * kChunk)) {
     const int end = std::min(tokens, begin + size);
     p.work.segment = {p.work.segment.index + 1, begin, end, end == tokens};
     p.work.grid_chunks = (end - begin) / kChunk + 1;

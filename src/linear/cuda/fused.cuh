@@ -63,16 +63,6 @@ WW_DEVICE int opaque(int x) {
   return x;
 }
 
-// Where a ring stands.
-template <int kEntries>
-struct RingPlace {
-  int entry = 0;
-  ptx::u32 round = 0;
-  WW_DEVICE void advance() {
-    if (++entry == kEntries) entry = 0, ++round;
-  }
-};
-
 // What a block's threads share.
 template <class C>
 class FusedBlock {

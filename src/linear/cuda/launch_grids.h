@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "linear/cuda/chunk_prepare_kda.cuh"
+#include "linear/cuda/chunk_scan_in_turn.cuh"
+#include "linear/cuda/chunk_scan_roles.cuh"
 #include "linear/cuda/chunk_scan_wide.cuh"
 #include "linear/cuda/decode.cuh"
 #include "linear/cuda/fused_states.cuh"
@@ -108,14 +110,14 @@ void prepare_grid(const LinearParams& p, const Run& run) {
 }
 
 // Stages that shared memory has room for.
-template <bool kKda, int kDim, int kGroups>
+template <class OfOneStage>
 constexpr int scan_stages() {
-  constexpr int kStage = (kKda ? 3 : 2) * kDim * 128 + (kGroups + 2) * kBlockBytes + 1024;
-  constexpr int kRoom = 227 * 1024 - kGroups * kBlockBytes - (kKda ? 0 : 64);  // behind GDN's stand mbarriers
-  return kRoom / kStage >= 3 ? 3 : kRoom / kStage;
+  constexpr int kRoom = 227 * 1024 - (OfOneStage::kEnd - OfOneStage::kOut) - (OfOneStage::kKda ? 0 : 128);  // behind GDN's stand mbarriers
+  constexpr int kStages = kRoom / OfOneStage::kStageBytes;
+  return kStages >= 3 ? 3 : kStages;
 }
 template <template <class> class Mma, class Element, bool kKda, int kDim, int kGroups>
-using ScanOf = ScanConfig<Element, kDim, kKda, Mma, kGroups, scan_stages<kKda, kDim, kGroups>()>;
+using ScanOf = ScanConfig<Element, kDim, kKda, Mma, kGroups, scan_stages<ScanConfig<Element, kDim, kKda, Mma, kGroups, 1>>()>;
 
 template <template <class> class Mma, class Element, int kDim, int kGroups, class Run>
 void scan_grid(const LinearParams& p, const Run& run) {

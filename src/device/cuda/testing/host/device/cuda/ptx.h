@@ -207,6 +207,9 @@ inline void mbarrier_arrive(u32 barrier) {
   if (b.missing == 0) std::abort();
   if (--b.missing == 0) b.missing = b.wanted, ++b.phase;
 }
+inline void mbarrier_arrive_if_zero(u32 barrier, u32 value) {
+  if (value == 0) mbarrier_arrive(barrier);
+}
 inline void mbarrier_wait(u32 barrier, u32 parity) {
   constexpr int kMostTurns = 1 << 20;  // nobody arrives any more
   for (int turns = 0; shared_at<HostMbarrier>(barrier)->phase % 2 == parity % 2; host_cta::let_others_run()) {
