@@ -27,7 +27,7 @@ cudaError_t make_tensor_map(CUtensorMap* map, const void* base, const TensorShap
   static const EncodeFn function = find_encode();
   if (function == nullptr) return cudaErrorNotSupported;
   const auto columns = static_cast<cuuint32_t>(shape.dims[0] < 64 ? shape.dims[0] : 64);
-  const cuuint32_t box[4] = {columns, static_cast<cuuint32_t>(box_rows), 1, 1};
+  const cuuint32_t box[4] = {columns, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(shape.box_depth), 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   const CUtensorMapSwizzle swizzle = columns == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
                                      : columns == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
@@ -54,6 +54,16 @@ cudaError_t make_stack_map(CUtensorMap* map, const MatrixStack& stack, int box_r
   const TensorShape shape = {.dims = {columns, static_cast<cuuint64_t>(stack.rows), count, 1},
                              .strides_bytes = {columns * 2, stride_bytes, stride_bytes * count},
                              .promotion = stack.promotion};
+  return make_tensor_map(map, stack.first, shape, box_rows);
+}
+
+cudaError_t make_blocks_map(CUtensorMap* map, const MatrixStack& stack, int box_rows, int box_blocks) {
+  const auto columns = static_cast<cuuint64_t>(stack.cols);
+  const auto rows = static_cast<cuuint64_t>(stack.rows), count = static_cast<cuuint64_t>(stack.count);
+  const TensorShape shape = {.dims = {64, rows, columns / 64, count},
+                             .strides_bytes = {columns * 2, 128, static_cast<cuuint64_t>(stack.stride_bytes)},
+                             .promotion = stack.promotion,
+                             .box_depth = box_blocks};
   return make_tensor_map(map, stack.first, shape, box_rows);
 }
 

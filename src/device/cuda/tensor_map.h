@@ -14,9 +14,10 @@ struct TensorShape {
   cuuint64_t dims[4] = {};
   cuuint64_t strides_bytes[3] = {};  // of dims 1 to 3
   CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+  int box_depth = 1;  // of dim 2
 };
-// A box holds `box_rows` of dim 1, and one of dims 2 and 3. Tensors of fewer than 64 columns have boxes as wide as they
-// are: of 32 columns in the 64-byte swizzle, of less in none.
+// A box holds `box_rows` of dim 1, `box_depth` of dim 2 and one of dim 3. Tensors of fewer than 64 columns have boxes
+// as wide as they are: of 32 columns in the 64-byte swizzle, of less in none.
 cudaError_t make_tensor_map(CUtensorMap* map, const void* base, const TensorShape& shape, int box_rows);
 
 // A dense row-major matrix; a box holds 64 columns of `box_rows` rows. What a box has outside of the matrix is zero.
@@ -32,6 +33,10 @@ struct MatrixStack {
   CUtensorMapL2promotion promotion = CU_TENSOR_MAP_L2_PROMOTION_L2_256B;  // for what is read once, from memory
 };
 cudaError_t make_stack_map(CUtensorMap* map, const MatrixStack& stack, int box_rows);
+
+// The same by blocks of 64 columns, of which `cols` is a multiple: a box holds `box_blocks` neighbouring ones, one
+// behind the other. The dims are a block's columns, rows, blocks, matrices.
+cudaError_t make_blocks_map(CUtensorMap* map, const MatrixStack& stack, int box_rows, int box_blocks);
 
 // Whether the first device asked about has TMA (sm_90).
 bool has_tensor_copies();

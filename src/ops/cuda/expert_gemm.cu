@@ -10,7 +10,7 @@
 // Where few tiles leave most CTAs without one, those of a cluster share a tile's depth (kSplit). Each of them adds up and writes
 // some runs of 8 places, whose sums the others send to its shared memory.
 //
-// 8-bit operands: a stage is 128 elements deep, the depth of a block's scale; its sums are scaled and added in f32.
+// 8-bit operands: a block of a stage is 128 elements deep, the depth of a block's scale; its sums are scaled and added in f32.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 #include "device/cuda/shared_memory_limit.h"
 #include "device/cuda/tensor_map.h"
 #include "device/cuda/wgmma_wide.h"
-#include "ops/cuda/expert_fp8.cuh"
+#include "ops/cuda/expert_fp8_sums.cuh"
 #include "ops/cuda/expert_gemm.cuh"
 #include "ops/cuda/expert_sharing.cuh"
 #include "ops/cuda/expert_walk.cuh"
@@ -53,17 +53,20 @@ struct Tiles {
   static constexpr bool kFp8 = kFp8_;
   static constexpr Glu kGlu = kGlu_;
   static constexpr int kUsualCtas = kMostPlaces == kNarrowTilePlaces ? 4 : kCtas;  // of an SM
+  // Of a box and stage, where it pays and columns fill them: a CTA gets its bytes faster by fewer, larger boxes.
+  static constexpr int kBlocks = kMostPlaces == kSharedRows ? 2 : 1;
 };
 
-template <class T, bool kSplit_ = false, int kResident_ = kSplit_ ? kCtas : T::kUsualCtas, int kGroups_ = 1>
+template <class T, bool kSplit_ = false, int kResident_ = kSplit_ ? kCtas : T::kUsualCtas, int kGroups_ = 1, int kBlocks_ = 1>
 struct Config : T {
   static constexpr bool kSplit = kSplit_;
+  static constexpr int kBlocks = kBlocks_;      // of kBoxColumns columns, of a stage
   static constexpr int kResident = kResident_;  // CTAs of an SM
   static constexpr int kGroups = kGroups_;      // warpgroups, which share places
   static constexpr int kRows = kGroups * kGroupRows;  // weight rows of a tile
   static constexpr int kConsumers = kGroups * kGroupThreads, kThreads = kConsumers + 32;
-  static constexpr int kWeightBytes = kRows * kRowBytes;
-  static constexpr int kStageBytes = kWeightBytes + T::kMostPlaces * kRowBytes;
+  static constexpr int kWeightBytes = kBlocks * kRows * kRowBytes, kPlaceBytes = T::kMostPlaces * kRowBytes;
+  static constexpr int kStageBytes = kWeightBytes + kBlocks * kPlaceBytes;
   static constexpr bool kEarly = !kSplit && !T::kFp8 && T::kMostPlaces == kFewTilePlaces;  // and wide boxes
   static constexpr bool kByGroup = T::kFp8 && T::kGlu == Glu::none && T::kMostPlaces == kSharedRows;
   static constexpr int kGroupScaleBytes = kByGroup ? kGroupThreads * 16 : 0;  // behind a staging area
@@ -71,7 +74,7 @@ struct Config : T {
   static constexpr int kRoomBytes = kSmBytes / kResident - kReservedBytes;
   static constexpr int kSumsBytes = kSplit ? (kMostSharers - 1) * kRunBytes : 0;  // with fewer sharers, no more
   static constexpr int kStages = (kRoomBytes - kGroups * kStagingBytes - kSumsBytes - 8) / (kStageBytes + kBarrierBytes);
-  static_assert(kStages >= 4 && (!kSplit || kGroups == 1));
+  static_assert(kStages >= 4 && (!kSplit || kGroups == 1) && (kBlocks == 1 || (T::kMostPlaces == kBoxPlaces && kGroups == 1)));
 };
 
 template <class C>
@@ -79,8 +82,6 @@ using Ring = ExpertRing<C>;
 template <class C>
 using Walk = ExpertWalk<C>;
 
-// Of x, for the tile's first place.
-__device__ __forceinline__ int first_x_row(const Args& a, const ExpertTile& tile) { return a.shared_rows ? 0 : tile.first; }
 // Of a.early.x: the places of an early tile's expert are the rows in their order.
 __device__ __forceinline__ int first_early_row(const Args& a, const ExpertTile& tile) {
   return (tile.first - a.early.first_place) % a.early.rows;
@@ -100,17 +101,25 @@ __device__ __forceinline__ PlaceBoxes boxes_of(const Args& a, const Walk<C>& wal
     if (walk.early(a)) return {&a.early.x, first_early_row(a, walk.tile), 1, kFewTilePlaces};
     if (walk.tile.count > kNearlyAll) return {&a.wide_x, walk.tile.first, 1, kFewTilePlaces};
   }
+  if constexpr (C::kBlocks > 1) return {&a.x, first_x_row(a, walk.tile), 1, C::kBlocks * kBoxPlaces};
   return {&a.x, first_x_row(a, walk.tile), (walk.tile.count + kBoxPlaces - 1) / kBoxPlaces, kBoxPlaces};
 }
 
 template <class C>
 __device__ __forceinline__ void bring_weights(const Args& a, const Ring<C>& ring, const Walk<C>& walk, int chunk, u32 place_bytes) {
   ptx::mbarrier_arrive_expect_tx(ring.full(), C::kWeightBytes + place_bytes);
+  if constexpr (C::kBlocks > 1) {
+    return ptx::tma_load_4d(ring.at(), &a.w, ring.full(), 0, walk.row * C::kRows, chunk * C::kBlocks, walk.tile.expert,
+                            ptx::evict_first_policy());
+  }
   ptx::tma_load_4d(ring.at(), &a.w, ring.full(), chunk * kBoxColumns, walk.row * C::kRows, walk.tile.expert, 0, ptx::evict_first_policy());
 }
 
 template <class C>
 __device__ __forceinline__ void bring_places(const PlaceBoxes& boxes, const Ring<C>& ring, int chunk) {
+  if constexpr (C::kBlocks > 1) {
+    return ptx::tma_load_4d(ring.at() + C::kWeightBytes, boxes.x, ring.full(), 0, boxes.first_row, chunk * C::kBlocks, 0);
+  }
   for (int box = 0; box < boxes.count; ++box) {
     ptx::tma_load_4d(ring.at() + C::kWeightBytes + box * kBoxPlaces * kRowBytes, boxes.x, ring.full(), chunk * kBoxColumns,
                      boxes.first_row + box * kBoxPlaces, 0, 0);
@@ -157,65 +166,18 @@ __device__ __forceinline__ int warpgroup() { return C::kGroups > 1 ? static_cast
 
 template <class C, int kPlaces>
 __device__ __forceinline__ void multiply(u32 stage, bool add, float (&sum)[kPlaces / 2]) {
-  const u32 w = ptx::wgmma_descriptor(stage + warpgroup<C>() * kGroupRows * kRowBytes, 0);
-  const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes, 0);
   ptx::wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    ptx::Wgmma<typename C::Element, kPlaces>::qk(sum, ptx::wgmma_advance(w, k * 32), ptx::wgmma_advance(x, k * 32), add || k > 0);
+  for (int block = 0; block < C::kBlocks; ++block) {
+    const u32 w = ptx::wgmma_descriptor(stage + (block * C::kRows + warpgroup<C>() * kGroupRows) * kRowBytes, 0);
+    const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes + block * C::kPlaceBytes, 0);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      ptx::Wgmma<typename C::Element, kPlaces>::qk(sum, ptx::wgmma_advance(w, k * 32), ptx::wgmma_advance(x, k * 32),
+                                                   add || block > 0 || k > 0);
+    }
   }
   ptx::wgmma_commit();
-}
-
-__device__ __forceinline__ void release(u32 empty) {
-  if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty);
-}
-
-template <class C>
-constexpr bool kFewPlaces = C::kMostPlaces <= kNarrowTilePlaces;  // of 8-bit operands: a tile's time is that of its weights
-
-// 8-bit operands, x with a scale a place.
-template <class C, int kPlaces>
-__device__ __forceinline__ void sum_codes(const Args& a, Ring<C>& ring, const Walk<C>& walk, float (&sum)[kPlaces / 2]) {
-  const Depth<C> depth(a);
-  const ExpertFp8Scales<C> scales(a, walk.tile.expert, walk.row * C::kRows);
-  ExpertPlaceScales<kPlaces> of_places;
-  if constexpr (kFewPlaces<C>) of_places.read(a.x_scales + first_x_row(a, walk.tile), walk.tile.count);
-  const float* coming_scales = nullptr;
-  float part[1][kPlaces / 2];
-  for (int i = 0; i < depth.count; ++i, ring.next()) {
-    if (kFewPlaces<C> && i == 1 && walk.followed()) coming_scales = a.scales[walk.coming.x];
-    const float first = scales.of_chunk(0, depth.begin + i), second = scales.of_chunk(1, depth.begin + i);
-    ptx::mbarrier_wait(ring.full(), ring.parity);
-    multiply_codes<kPlaces>(ring.at(), ring.at() + C::kWeightBytes, part);
-    ptx::wgmma_wait<0>();
-    release(ring.empty());
-    scales.add(first, second, part[0], sum);
-  }
-  if (coming_scales != nullptr) ExpertFp8Scales<C>::prefetch(a, coming_scales, walk.coming_row() * C::kRows);
-  if constexpr (!kFewPlaces<C>) of_places.read(a.x_scales + first_x_row(a, walk.tile), walk.tile.count);
-  scales.finish(of_places, sum);
-}
-
-// The same, x with a scale for each group of a place's columns.
-template <class C, int kPlaces>
-__device__ __forceinline__ void sum_grouped_codes(const Args& a, Ring<C>& ring, const Walk<C>& walk, float (&sum)[kPlaces / 2]) {
-  const Depth<C> depth(a);
-  const ExpertGroupScales<kPlaces> groups(a, walk.tile, ring.staging(0) + kPassBytes);
-  const ExpertFp8Scales<C> scales(a, walk.tile.expert, walk.row * C::kRows);
-  const float* coming_scales = nullptr;
-  float part[4][kPlaces / 2];
-  for (int i = 0; i < depth.count; ++i, ring.next()) {
-    if (i == 1 && walk.followed()) coming_scales = a.scales[walk.coming.x];
-    const float2 of_rows = {scales.of_chunk(0, depth.begin + i), scales.of_chunk(1, depth.begin + i)};
-    ptx::mbarrier_wait(ring.full(), ring.parity);
-    multiply_codes<kPlaces>(ring.at(), ring.at() + C::kWeightBytes, part);
-    ptx::wgmma_wait<0>();
-    release(ring.empty());
-    groups.add(depth.begin + i, of_rows, part, sum);
-  }
-  if (coming_scales != nullptr) ExpertFp8Scales<C>::prefetch(a, coming_scales, walk.coming_row() * C::kRows);
-  scales.finish(sum);
 }
 
 template <class C, int kPlaces>
@@ -239,7 +201,7 @@ __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const W
       for (int at = 0; at < kPlaces / 2; ++at) sum[at] += part[at];
     }
   } else {
-    for (int chunk = 0; chunk < a.chunks; ++chunk, ring.next()) {
+    for (int chunk = 0; chunk < depth.count; ++chunk, ring.next()) {
       ptx::mbarrier_wait(ring.full(), ring.parity);
       multiply<C, kPlaces>(ring.at(), true, sum);
       ptx::wgmma_wait<1>();
@@ -329,21 +291,32 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident) expert_gemm_kernel(
 }
 
 template <class C>
-void launch(Args& args, const ExpertGemmCall& call, int64_t ctas, cudaStream_t stream) {
+bool make_maps(Args& args, const ExpertGemmCall& call) {
   const ExpertWeights& weights = call.weights;
   const int64_t columns = weights.cols / (C::kFp8 ? 2 : 1);  // one-byte elements are taken by twos
   // With promotion to 256 bytes a CTA without another on its SM gets a quarter less; many places profit by it.
   constexpr auto kPromotion = C::kMostPlaces == kSharedRows ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
   const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, columns, kPromotion};
-  if (cuda::make_stack_map(&args.w, stack, C::kRows) != cudaSuccess ||
-      cuda::make_matrix_map(&args.x, call.x, args.x_rows, columns, kBoxPlaces) != cudaSuccess) {
-    return;  // the driver is older than the chip: expert_gemm_takes() has asked
+  if constexpr (C::kBlocks > 1) {
+    const cuda::MatrixStack places = {call.x, 1, args.x_rows * columns * 2, args.x_rows, columns, kPromotion};
+    return cuda::make_blocks_map(&args.w, stack, C::kRows, C::kBlocks) == cudaSuccess &&
+           cuda::make_blocks_map(&args.x, places, kBoxPlaces, C::kBlocks) == cudaSuccess;
   }
+  const auto map = [&](CUtensorMap& to, const void* x, int64_t rows, int box_rows) {
+    return cuda::make_matrix_map(&to, x, rows, columns, box_rows) == cudaSuccess;
+  };
+  if (cuda::make_stack_map(&args.w, stack, C::kRows) != cudaSuccess || !map(args.x, call.x, args.x_rows, kBoxPlaces)) return false;
   if constexpr (C::kEarly) {
-    if (cuda::make_matrix_map(&args.wide_x, call.x, args.x_rows, columns, kFewTilePlaces) != cudaSuccess) return;
     const EarlyExperts& early = call.early;
-    if (early.rows > 0 && cuda::make_matrix_map(&args.early.x, early.x, early.rows, columns, kFewTilePlaces) != cudaSuccess) return;
+    return map(args.wide_x, call.x, args.x_rows, kFewTilePlaces) &&
+           (early.rows == 0 || map(args.early.x, early.x, early.rows, kFewTilePlaces));
   }
+  return true;
+}
+
+template <class C>
+void launch(Args& args, const ExpertGemmCall& call, int64_t ctas, cudaStream_t stream) {
+  if (!make_maps<C>(args, call)) return;  // the driver is older than the chip: expert_gemm_takes() has asked
   constexpr int kBytes = Ring<C>::kSmemBytes + SumsOfSharers<C>::kBytes;
   static SharedMemoryLimit limit;
   limit.raise(expert_gemm_kernel<C>, kBytes);  // where this fails, so does the launch
@@ -395,6 +368,10 @@ void launch_tiles(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
   }
   if (few > 0 && call.early.rows == 0) share_depth(args, few);
   if (args.sharers > 1) return launch<Config<T, true>>(args, call, few * args.sharers, stream);
+  if constexpr (T::kBlocks > 1) {
+    constexpr int64_t kColumns = T::kFp8 ? 2 * kBoxColumns : kBoxColumns;  // of a block
+    if (call.weights.cols % kColumns == 0) return launch<Config<T, false, T::kUsualCtas, 1, T::kBlocks>>(args, call, tiles, stream);
+  }
   if constexpr (T::kMostPlaces == kFewTilePlaces && !T::kFp8) {
     const bool few_places = call.places <= kNarrowPlaces * call.weights.experts && call.weights.experts >= kSharingExperts;
     args.together = few_places ? 1 : 2;  // two are slower where weights are nearly all that comes

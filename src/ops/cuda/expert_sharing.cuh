@@ -40,14 +40,14 @@ constexpr int kMostSharers = 8;                 // CTAs of a cluster
 constexpr int kRun = 8;                         // places whose sums one of them adds up: 4 of a thread
 constexpr int kRunBytes = 128 * 16;
 
-// A CTA's part of the chunks of a tile's depth, at least one.
+// A CTA's part of the chunks of a tile's depth, at least one; C::kBlocks chunks are a stage.
 template <class C>
 struct Depth {
   int begin, count;
 
   __device__ explicit Depth(const ExpertShareArgs& a)
       : begin(C::kSplit ? rank(a) * a.chunks / a.sharers : 0),
-        count(C::kSplit ? (rank(a) + 1) * a.chunks / a.sharers - begin : a.chunks) {}
+        count(C::kSplit ? (rank(a) + 1) * a.chunks / a.sharers - begin : (a.chunks + C::kBlocks - 1) / C::kBlocks) {}
   static __device__ int rank(const ExpertShareArgs& a) { return static_cast<int>(blockIdx.x) & (a.sharers - 1); }
 };
 
