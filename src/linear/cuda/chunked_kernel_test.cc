@@ -177,6 +177,18 @@ TEST(ChunkedLinearKernel, DecodeOfManyUnits) {
   }
 }
 
+// Enough heads for blocks that come and go.
+TEST(ChunkedLinearKernel, DecodeInRuns) {
+  ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::random), false);
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    LinearAttnCase c{.name = "runs", .phase = LinearAttnPhase::decode, .shape = {kind, 1, 3, 128, 128}, .lengths = std::vector<int>(65, 1)};
+    c.lengths[4] = -1;
+    c.start = testing_linear::Start::elsewhere;
+    const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
+    EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << result.text;
+  }
+}
+
 // A batch is of one form of the kernel, and its first request alone of the other.
 TEST(ChunkedLinearKernel, DecodeGivesARequestTheSameBitsInAnyBatch) {
   ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::ascending), false);
