@@ -6,10 +6,12 @@ namespace warpweave::linear {
 namespace {
 
 constexpr int64_t kAlign = 256;
-// Tokens from which on a prompt is cut into segments (H200, 32 v heads, 128 x 128), of its first one, before whose scan nothing else
-// runs, and of one at most; how many quarters of one the next has. KDA's chunks take longer to prepare, on all of the device.
+// How a long prompt is cut into segments (H200, 32 v heads, 128 x 128). KDA's chunks take longer to prepare, on all of the device.
 struct SegmentRule {
-  int least, first, most, next_quarters;
+  int least;          // tokens of a prompt that is cut
+  int first;          // tokens of its first segment, before whose scan nothing else runs
+  int most;           // tokens of a segment at most
+  int next_quarters;  // how many quarters of a segment's tokens the next one has
 };
 constexpr SegmentRule kSegmentsOfGdn = {8192, 2048, 8192, 5}, kSegmentsOfKda = {32768, 2048, 16384, 6};
 SegmentRule segment_rule(const LinearParams& p) { return p.decay_channels > 1 ? kSegmentsOfKda : kSegmentsOfGdn; }

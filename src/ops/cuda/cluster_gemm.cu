@@ -100,7 +100,7 @@ __device__ void bring_weights(const Args& a, Ring<C> ring, const Place& place) {
 template <class C>
 __device__ void bring_inputs(const Args& a, Ring<C> ring, const Place& place) {
   wait_for_predecessor();
-  start_successor();
+  start_successor();  // where the call settles; else all threads have said so
   for (int i = 0; i < place.share.count; ++i) {
     ptx::mbarrier_wait(ring.empty(), ring.parity ^ 1);
     ptx::mbarrier_arrive_expect_tx(ring.inputs_full(), C::kInputBytes);

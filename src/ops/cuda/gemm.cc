@@ -419,6 +419,7 @@ Status GpuGemm::run(const GemmCall& call, Stream stream) {
 
 Status GpuGemm::run_16_bit(const GemmCall& call, Stream stream) {
   const bool plain = call.partials == nullptr && !call.fused_glu;
+  // Of all kernels cluster_gemm alone settles, and it comes behind the library's case.
   switch (call.settles ? Kernel::library : kernel_for(call)) {
     case Kernel::small: small_gemm(call, stream); return {};
     case Kernel::stream:
