@@ -1,6 +1,6 @@
 // Speculative decoding on a GPU beside none, in one process, with weights that are made up.
 //
-//   speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|trees|adaptive|draft|host|verify|all|eagleN|verifyN|keptN] [flags of `serve`]
+//   speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|ngram|trees|adaptive|draft|host|verify|all|eagleN|ngramN|verifyN|keptN] [flags of `serve`]
 //
 // Guesses are right by dice, whatever the model says, so that 3 tokens come of a step on average: every pass of the
 // draft model and of the target is run as it is, only which guesses are kept is drawn. One line of JSON a row:
@@ -9,11 +9,12 @@
 //   trees     EAGLE with trees of 4 branches and 8 tokens that are checked
 //   adaptive  chains of up to 3 with --speculative-adaptive, right too seldom to pay, and often enough, beside none, by turns
 //   free      the same with guesses that cost nothing, as NGRAM's almost do
+//   NGRAM     the same with NGRAM's own look-ups, in texts that repeat themselves (`ngram`)
 //   draft     what a pass of the head takes: steps with long chains less those with short ones
 //   host      what the host takes between steps with drafts, and for how long the GPU waits for it
 //   verify    16 and 64 nodes of a tree at 8192 tokens of context, beside a decode step there
-// and, to trace or to compare flags, alone: eagle32, those chains at batch 32, verify64, a tree of 64 nodes, and kept32,
-// chains at batch 32 with real weights and no dice, behind made-up prompts: for the tokens a step.
+// and, to trace or to compare flags, alone: eagle32 and ngram32, those chains at batch 32, verify64, a tree of 64 nodes,
+// and kept32, chains at batch 32 with real weights and no dice, behind made-up prompts: for the tokens a step.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,10 +26,12 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/log.h"
 #include "engine/engine_impl.h"
+#include "spec/ngram_proposer.h"
 
 using namespace warpweave;
 using Clock = std::chrono::steady_clock;
@@ -42,10 +45,16 @@ constexpr double kSeldomAccepted = 1.2;
 constexpr int kShortPrompt = 96;
 constexpr int kPrompt = 1024, kNewTokens = 384;
 constexpr int kSettlingTokens = 12;  // of a request: prompts' last step is over then
+constexpr int kFirstToken = 8;
+constexpr int kWords = 256;  // of a text that repeats itself
 constexpr int kVerifyNodes[] = {16, 64}, kVerifyContext = 8192;
+
+enum class Prompts : uint8_t { drawn,
+                               repeating };
 
 struct Setup {
   ServerArgs args;
+  Prompts prompts = Prompts::drawn;
   std::string token_map;  // --speculative-token-map, for EAGLE
   Proposer* proposer = nullptr;
   int max_proposals = 0;
@@ -56,6 +65,7 @@ struct Measured {
   double tokens_per_s = 0, step_ms = 0, tokens_a_step = 0;
   double gpu_ms = 0;  // of the target's forward
   double draft_ms = 0;  // the draft model's part of a step
+  double guesses_a_step = 0;  // of a request
   double host_ms = 0;   // from a step's end, as the host knows it, until the next one is launched
 };
 
@@ -64,6 +74,7 @@ struct Mark {
   Clock::time_point at;
   int64_t tokens = 0;
   StepTotals steps;
+  SpeculationCounts guessed;
 };
 
 double gpu_ms_of(const StepTotals& totals) { return totals.device_ms - totals.draft_ms; }
@@ -79,13 +90,14 @@ StepTotals all_steps(const EngineStats& stats) {
 
 class Load {
  public:
-  Load(Engine& engine, int batch, int prompt_tokens) : engine_(engine), batch_(batch) {
+  Load(Engine& engine, int batch, int prompt_tokens, Prompts prompts) : engine_(engine), batch_(batch) {
     std::mt19937 random(7);
     for (int i = 0; i < batch; ++i) {
       GenerateRequest request;
       request.rid = "r" + std::to_string(i);
       for (int k = 0; k < prompt_tokens; ++k) {
-        request.input_ids.push_back(static_cast<int32_t>(random() % (engine.info().vocab_size - 16) + 8));
+        const auto drawn = prompts == Prompts::drawn ? random() % (engine.info().vocab_size - 16) : (i + k) % kWords;
+        request.input_ids.push_back(static_cast<int32_t>(drawn) + kFirstToken);
       }
       request.sampling.temperature = 0;
       request.sampling.max_new_tokens = kNewTokens;
@@ -112,8 +124,15 @@ class Load {
     const double s = std::chrono::duration<double>(end.at - begin.at).count();
     const auto steps = static_cast<double>(end.steps.steps - begin.steps.steps);
     const auto tokens = static_cast<double>(end.tokens - begin.tokens);
-    return {tokens / s, s * 1e3 / steps, tokens / steps / batch_, (gpu_ms_of(end.steps) - gpu_ms_of(begin.steps)) / steps,
-            (end.steps.draft_ms - begin.steps.draft_ms) / steps, (end.steps.host_ms - begin.steps.host_ms) / steps};
+    const auto rows = static_cast<double>(end.guessed.verify_steps - begin.guessed.verify_steps);
+    const auto guesses = static_cast<double>(end.guessed.draft_tokens - begin.guessed.draft_tokens);
+    return {.tokens_per_s = tokens / s,
+            .step_ms = s * 1e3 / steps,
+            .tokens_a_step = tokens / steps / batch_,
+            .gpu_ms = (gpu_ms_of(end.steps) - gpu_ms_of(begin.steps)) / steps,
+            .draft_ms = (end.steps.draft_ms - begin.steps.draft_ms) / steps,
+            .guesses_a_step = rows > 0 ? guesses / rows : 0,
+            .host_ms = (end.steps.host_ms - begin.steps.host_ms) / steps};
   }
 
   static void fail(const Status& status) {
@@ -136,7 +155,9 @@ class Load {
       out.at = Clock::now();
       out.tokens = tokens_;
     }
-    out.steps = all_steps(engine_.stats());
+    const EngineStats stats = engine_.stats();
+    out.steps = all_steps(stats);
+    out.guessed = stats.speculation.value_or(SpeculationCounts());
     return out;
   }
 
@@ -153,11 +174,11 @@ std::map<int, Measured> measure(const Setup& setup, const std::vector<int>& batc
   auto served = create_engine({.args = setup.args, .model_path = setup.args.model_path, .on_weights_progress = {},
                                .proposer = setup.proposer, .max_proposals = setup.max_proposals});
   if (!served.ok()) Load::fail(served.status());
-  Load(*served->engine, 1, prompt_tokens).run();
+  Load(*served->engine, 1, prompt_tokens, setup.prompts).run();
   std::map<int, Measured> out;
   for (const int batch : batches) {
     for (int i = 0; i < 2; ++i) {
-      const Measured measured = Load(*served->engine, batch, prompt_tokens).run();
+      const Measured measured = Load(*served->engine, batch, prompt_tokens, setup.prompts).run();
       if (measured.tokens_per_s > out[batch].tokens_per_s) out[batch] = measured;
     }
   }
@@ -191,10 +212,46 @@ class SameGuesses : public Proposer {
   const bool tree_;
 };
 
+// NGRAM's chains. What the made-up model chooses counts as one of the prompts' words, so that it is found in the text.
+class FoundGuesses : public Proposer {
+ public:
+  FoundGuesses() : ngram_(chains()) {}
+  void propose(const ProposalCall& call, Proposal& out) override {
+    std::vector<int32_t>& said = said_[call.request];
+    while (said.size() < call.output_ids.size()) {
+      said.push_back((call.output_ids[said.size()] - kFirstToken + kWords) % kWords + kFirstToken);
+    }
+    ProposalCall in_words = call;
+    in_words.output_ids = said;
+    ngram_.propose(in_words, out);
+  }
+  void forget(uint64_t request) override {
+    said_.erase(request);
+    ngram_.forget(request);
+  }
+  void forget_all() override {
+    said_.clear();
+    ngram_.forget_all();
+  }
+
+ private:
+  static NgramOptions chains() {
+    NgramOptions out;
+    out.max_breadth = 1;
+    return out;
+  }
+
+  std::unordered_map<uint64_t, std::vector<int32_t>> said_;
+  NgramProposer ngram_;
+};
+
 void print(const std::string& row, int batch, const Measured& of, double ratio) {
-  fmt::print("{{\"row\": \"{}, batch {}\", \"tokens_per_s\": {:.1f}, \"ratio\": {:.2f}, \"tokens_a_step\": {:.2f}, "
-             "\"step_ms\": {:.3f}, \"draft_ms\": {:.3f}, \"target_gpu_ms\": {:.3f}}}\n",
-             row, batch, of.tokens_per_s, ratio, of.tokens_a_step, of.step_ms, of.draft_ms, of.gpu_ms);
+  fmt::print(
+      "{{\"row\": \"{}, batch {}\", \"tokens_per_s\": {:.1f}, \"ratio\": {:.2f}, \"tokens_a_step\": {:.2f}, "
+      "\"guesses_a_step\": {:.2f}, \"step_ms\": {:.3f}, \"draft_ms\": {:.3f}, \"host_ms\": {:.3f}, "
+      "\"target_gpu_ms\": {:.3f}}}\n",
+      row, batch, of.tokens_per_s, ratio, of.tokens_a_step, of.guesses_a_step, of.step_ms, of.draft_ms, of.host_ms,
+      of.gpu_ms);
   std::fflush(stdout);
 }
 
@@ -207,6 +264,16 @@ Setup eagle(const Setup& plain, const std::string& head, int steps, double accep
   out.args.speculative_token_map = plain.token_map;
   out.args.acceptance_dice = share_for(accepted, steps);
   return out;
+}
+
+void ngram(const Setup& plain, const std::vector<int>& batches) {
+  FoundGuesses found;
+  Setup setup = plain;
+  setup.prompts = Prompts::repeating;
+  setup.proposer = &found;
+  setup.max_proposals = kSteps;
+  setup.args.acceptance_dice = share_for(kAccepted, kSteps);
+  for (const auto& [batch, of] : measure(setup, batches)) print(fmt::format("NGRAM, {} guesses", kSteps), batch, of, 1);
 }
 
 void serving(const Setup& plain, const std::string& head, const std::vector<int>& batches) {
@@ -292,6 +359,7 @@ void alone(const Setup& plain, const std::string& head, const std::string& what)
   if (const int batch = number("eagle"); batch > 0) {
     print("EAGLE alone", batch, measure(eagle(plain, head, kSteps, kAccepted), {batch}).at(batch), 1);
   }
+  if (const int batch = number("ngram"); batch > 0) ngram(plain, {batch});
   if (const int batch = number("kept"); batch > 0) {
     Setup real = eagle(plain, head, kSteps, kAccepted);
     real.args.load_format = "auto";
@@ -316,7 +384,7 @@ void verify(const Setup& plain) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|trees|adaptive|draft|host|verify|all|eagleN|verifyN|keptN] [flags of `serve`]\n");
+    std::fprintf(stderr, "usage: speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|ngram|trees|adaptive|draft|host|verify|all|eagleN|ngramN|verifyN|keptN] [flags of `serve`]\n");
     return 2;
   }
   const std::string what = argc > 3 ? argv[3] : "all";
@@ -336,6 +404,7 @@ int main(int argc, char** argv) {
   plain.args.disable_radix_cache = true;
   if (!plain.args.context_length) plain.args.context_length = 2 * kVerifyContext;
   if (what == "serving" || what == "all") serving(plain, argv[2], {1, 32, 128});
+  if (what == "ngram" || what == "all") ngram(plain, {1, 32, 128});
   if (what == "trees" || what == "all") trees(plain, argv[2]);
   if (what == "adaptive" || what == "all") adaptive(plain, argv[2]);
   if (what == "draft" || what == "all") draft_pass(plain, argv[2]);
