@@ -6,7 +6,7 @@
 namespace warpweave {
 namespace {
 
-constexpr int kMaxChildrenRead = 24;      // of a node, those seen last: "the" has hundreds
+constexpr int kMaxChildrenRead = 8;       // of a node, those seen last: "the" has hundreds, each a wait for memory
 constexpr double kNegligible = 0.01;      // what is left for shorter contexts
 
 using NodeId = NgramTrie::NodeId;
@@ -44,6 +44,17 @@ void add_guess(int32_t token, double probability, std::vector<NgramGuess>& out) 
   out.push_back({token, probability});
 }
 
+// In order, the one found first of equals first.
+void keep_likeliest(int max_guesses, std::vector<NgramGuess>& out) {
+  const auto less = [](const NgramGuess& a, const NgramGuess& b) { return a.probability < b.probability; };
+  const size_t kept = std::min(out.size(), static_cast<size_t>(max_guesses));
+  for (size_t i = 0; i < kept; ++i) {
+    const auto likeliest = std::max_element(out.begin() + static_cast<int64_t>(i), out.end(), less);
+    std::rotate(out.begin() + static_cast<int64_t>(i), likeliest, likeliest + 1);
+  }
+  out.resize(kept);
+}
+
 }  // namespace
 
 NgramHistory::Context NgramHistory::begin(std::string_view salt) {
@@ -69,23 +80,27 @@ void NgramHistory::learn(std::string_view salt, int32_t token, Context& context)
     ++generation_;
   }
   if (context.generation != generation_) renew(salt, context);
-  const int last = options_.max_context - 1;
-  // One longer than any context: what follows the longest.
-  young_.visit(context.young[last], token);
-  for (int i = last; i > 0; --i) context.young[i] = young_.visit(context.young[i - 1], token);
-  context.young[0] = young_.visit(context.young_root, token);
-  for (int i = last; i > 0; --i) context.old[i] = old_.find(context.old[i - 1], token);
-  context.old[0] = old_.find(context.old_root, token);
+  // The root and all contexts: what follows the longest is kept, too.
+  std::array<NodeId, kMaxNgramContext + 1> nodes = {context.young_root};
+  static_assert(nodes.size() <= NgramTrie::kMostAtOnce);
+  const int contexts = options_.max_context;
+  std::copy_n(context.young.begin(), contexts, nodes.begin() + 1);
+  young_.visit_all(token, std::span(nodes.data(), contexts + 1));
+  std::copy_n(nodes.begin(), contexts, context.young.begin());
+  follow_in(old_, context.old_root, token, context.old);
 }
 
 void NgramHistory::follow(int32_t token, Context& context) const {
-  const int last = options_.max_context - 1;
-  for (int i = last; i > 0; --i) {
-    context.young[i] = young_.find(context.young[i - 1], token);
-    context.old[i] = old_.find(context.old[i - 1], token);
-  }
-  context.young[0] = young_.find(context.young_root, token);
-  context.old[0] = old_.find(context.old_root, token);
+  follow_in(young_, context.young_root, token, context.young);
+  follow_in(old_, context.old_root, token, context.old);
+}
+
+void NgramHistory::follow_in(const NgramTrie& trie, NodeId root, int32_t token, Places& places) const {
+  if (root == kNone) return;  // nor is anything behind it known
+  const auto end = places.begin() + options_.max_context;
+  std::copy_backward(places.begin(), end - 1, end);
+  places[0] = root;
+  trie.find_all(token, std::span(places.begin(), end));
 }
 
 bool NgramHistory::continues(const Context& context, int length) const {
@@ -117,8 +132,7 @@ void NgramHistory::guess(const Context& context, int max_guesses, std::vector<Ng
     left *= escape;
     if (left < kNegligible) break;
   }
-  std::stable_sort(out.begin(), out.end(), [](auto& a, auto& b) { return a.probability > b.probability; });
-  if (static_cast<int>(out.size()) > max_guesses) out.resize(max_guesses);
+  keep_likeliest(max_guesses, out);
 }
 
 }  // namespace warpweave

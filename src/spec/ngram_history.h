@@ -34,8 +34,9 @@ struct NgramGuess {
 class NgramHistory {
  public:
   // The places of a text's last tokens in the tries: at [i] those of its last i + 1 tokens.
+  using Places = std::array<NgramTrie::NodeId, kMaxNgramContext>;
   struct Context {
-    std::array<NgramTrie::NodeId, kMaxNgramContext> young, old;
+    Places young, old;
     NgramTrie::NodeId young_root = NgramTrie::kNone, old_root = NgramTrie::kNone;
     uint64_t generation = 0;
   };
@@ -59,6 +60,7 @@ class NgramHistory {
 
  private:
   void renew(std::string_view salt, Context& context);
+  void follow_in(const NgramTrie& trie, NgramTrie::NodeId root, int32_t token, Places& places) const;
   bool continues(const Context& context, int length) const;
 
   const NgramHistoryOptions options_;

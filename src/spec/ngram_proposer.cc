@@ -26,9 +26,10 @@ void NgramProposer::propose(const ProposalCall& call, Proposal& out) {
   const bool best_first = options_.match_type == NgramMatchType::prob;
   const double trust = best_first ? std::min(1.0, text.kept / text.promised) : 1;
   expand(0, trust, contexts_[0]);
-  if (!guesses_.empty()) text.likeliest = guesses_[0];
+  text.ahead.clear(), text.next_ahead = 0;
+  if (!guesses_.empty()) text.ahead.push_back(guesses_[0]);
   if (best_first) {
-    grow_best_first(call.max_tokens, trust, out);
+    grow_best_first(call.max_tokens, trust, text, out);
   } else {
     grow_by_levels(call.max_tokens, out);
   }
@@ -45,18 +46,26 @@ void NgramProposer::learn(const ProposalCall& call, Text& text) {
     const int32_t token = output ? call.output_ids[text.learned - prompt] : call.input_ids[text.learned];
     if (output) judge(token, text);
     history_.learn(call.cache_salt, token, text.context);
-    text.likeliest.reset();
+    pass(token, text);
   }
 }
 
+// What was guessed to follow the token is what follows the text now; nothing is known where another came.
+void NgramProposer::pass(int32_t token, Text& text) {
+  const bool came = text.next_ahead < text.ahead.size() && text.ahead[text.next_ahead].token == token;
+  if (came && ++text.next_ahead < text.ahead.size()) return;
+  text.ahead.clear(), text.next_ahead = 0;
+}
+
 void NgramProposer::judge(int32_t token, Text& text) {
-  if (!text.likeliest) {
+  if (text.next_ahead == text.ahead.size()) {
     history_.guess(text.context, 1, guesses_);
     if (guesses_.empty()) return;
-    text.likeliest = guesses_[0];
+    text.ahead.push_back(guesses_[0]);
   }
-  text.promised += kForgetRate * (text.likeliest->probability - text.promised);
-  text.kept += kForgetRate * ((text.likeliest->token == token ? 1 : 0) - text.kept);
+  const NgramGuess& likeliest = text.ahead[text.next_ahead];
+  text.promised += kForgetRate * (likeliest.probability - text.promised);
+  text.kept += kForgetRate * ((likeliest.token == token ? 1 : 0) - text.kept);
 }
 
 int NgramProposer::breadth(const NgramHistory::Context& context) const {
@@ -78,11 +87,17 @@ void NgramProposer::add_node(const Candidate& candidate, Proposal& out) {
   out.tokens.push_back(candidate.token);
   out.parents.push_back(candidate.parent);
   expected_ += candidate.probability;
-  contexts_.push_back(contexts_[candidate.parent]);
-  history_.follow(candidate.token, contexts_.back());
 }
 
-void NgramProposer::grow_best_first(int max_tokens, double trust, Proposal& out) {
+// What may follow the last node.
+void NgramProposer::expand_last(const Candidate& last, double trust, const Proposal& out) {
+  contexts_.push_back(contexts_[last.parent]);
+  history_.follow(last.token, contexts_.back());
+  expand(out.size(), last.probability * trust, contexts_.back());
+}
+
+void NgramProposer::grow_best_first(int max_tokens, double trust, Text& text, Proposal& out) {
+  int likeliest_node = 0;  // the end of the path of likeliest guesses
   const auto worse = [](const Candidate& a, const Candidate& b) { return a.probability < b.probability; };
   std::make_heap(candidates_.begin(), candidates_.end(), worse);
   while (!candidates_.empty() && out.size() < max_tokens) {
@@ -91,8 +106,13 @@ void NgramProposer::grow_best_first(int max_tokens, double trust, Proposal& out)
     candidates_.pop_back();
     if (best.probability < kLeastProbability) return;
     add_node(best, out);
+    if (out.size() == max_tokens) return;
     const size_t known = candidates_.size();
-    expand(out.size(), best.probability * trust, contexts_.back());
+    expand_last(best, trust, out);
+    if (best.parent == likeliest_node && best.token == text.ahead.back().token && !guesses_.empty()) {
+      text.ahead.push_back(guesses_[0]);
+      likeliest_node = out.size();
+    }
     for (size_t i = known; i < candidates_.size(); ++i) {
       std::push_heap(candidates_.begin(), candidates_.begin() + static_cast<int64_t>(i) + 1, worse);
     }
@@ -103,7 +123,7 @@ void NgramProposer::grow_by_levels(int max_tokens, Proposal& out) {
   for (size_t next = 0; next < candidates_.size() && out.size() < max_tokens; ++next) {
     const Candidate candidate = candidates_[next];
     add_node(candidate, out);
-    expand(out.size(), candidate.probability, contexts_.back());
+    if (out.size() < max_tokens) expand_last(candidate, 1, out);
   }
 }
 

@@ -5,8 +5,8 @@
 // worth is measured for each request: they count in proportion to how often the likeliest guess came true.
 #pragma once
 
-#include <optional>
 #include <unordered_map>
+#include <vector>
 
 #include "spec/ngram_history.h"
 #include "spec/proposer.h"
@@ -36,8 +36,10 @@ class NgramProposer : public Proposer {
   struct Text {
     NgramHistory::Context context;
     size_t learned = 0;       // tokens of prompt and output
-    // The likeliest guess of what follows the last token learned, where it was made for a proposal.
-    std::optional<NgramGuess> likeliest;
+    // The likeliest guess of what follows the last token learned, and then what follows that one, as far as a proposal
+    // asked: those from next_ahead on.
+    std::vector<NgramGuess> ahead;
+    size_t next_ahead = 0;
     // Of the likeliest guesses so far, a running mean: what they promised, and what came of them.
     double promised = 1, kept = 1;
   };
@@ -49,12 +51,14 @@ class NgramProposer : public Proposer {
 
   void learn(const ProposalCall& call, Text& text);
   void judge(int32_t token, Text& text);
+  static void pass(int32_t token, Text& text);
   int breadth(const NgramHistory::Context& context) const;
   void expand(int node, double probability, const NgramHistory::Context& context);
   // From the candidates that follow the text.
-  void grow_best_first(int max_tokens, double trust, Proposal& out);
+  void grow_best_first(int max_tokens, double trust, Text& text, Proposal& out);
   void grow_by_levels(int max_tokens, Proposal& out);
   void add_node(const Candidate& candidate, Proposal& out);
+  void expand_last(const Candidate& last, double trust, const Proposal& out);
 
   const NgramOptions options_;
   NgramHistory history_;

@@ -43,6 +43,25 @@ TEST(NgramTrie, CountsVisitsAndFindsChildrenAfterGrowing) {
   EXPECT_EQ(last, 4942) << "the child visited last stands first";
 }
 
+TEST(NgramTrie, DoesManyAtOnceAsOneByOne) {
+  NgramTrie trie, other;
+  std::mt19937 random(5);
+  std::vector<NgramTrie::NodeId> nodes(13, NgramTrie::kNone), others = nodes;
+  for (int step = 0; step < 2000; ++step) {
+    nodes[0] = trie.root(""), others[0] = other.root("");
+    const auto token = static_cast<int32_t>(random() % 20);
+    auto found = nodes;
+    trie.find_all(token, found);
+    for (size_t i = 0; i < nodes.size(); ++i) EXPECT_EQ(found[i], other.find(others[i], token));
+    trie.visit_all(token, nodes);
+    for (size_t i = others.size(); i-- > 0;) others[i] = other.visit(others[i], token);
+    ASSERT_EQ(nodes, others);
+    for (size_t i = nodes.size(); i-- > 1;) nodes[i] = others[i] = nodes[i - 1];
+  }
+  EXPECT_EQ(trie.num_nodes(), other.num_nodes());
+  EXPECT_EQ(trie.node(trie.find(trie.root(""), 7)).count, other.node(other.find(other.root(""), 7)).count);
+}
+
 TEST(NgramProposer, ContinuesTheRequestsOwnTextAsAChain) {
   NgramProposer proposer({});
   Ids prompt;

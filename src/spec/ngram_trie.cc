@@ -24,25 +24,35 @@ NgramTrie::NodeId NgramTrie::find_root(std::string_view salt) const {
   return found == roots_.end() ? kNone : found->second;
 }
 
-// Where the edge stands, or would.
-size_t NgramTrie::slot_of(NodeId parent, int32_t token) const {
+// Where the search for the edge begins.
+size_t NgramTrie::first_slot_of(NodeId parent, int32_t token) const {
   uint64_t hash = (uint64_t{parent} << 32 | static_cast<uint32_t>(token)) * 0x9E3779B97F4A7C15u;
   hash ^= hash >> 32;
+  return hash & (slots_.size() - 1);
+}
+
+// Where the edge stands, or would.
+size_t NgramTrie::slot_of(NodeId parent, int32_t token, size_t first) const {
   const size_t mask = slots_.size() - 1;
-  for (size_t slot = hash & mask;; slot = (slot + 1) & mask) {
+  for (size_t slot = first;; slot = (slot + 1) & mask) {
     const NodeId id = slots_[slot];
     if (id == kNone || (nodes_[id].parent == parent && nodes_[id].token == token)) return slot;
   }
 }
 
 NgramTrie::NodeId NgramTrie::find(NodeId parent, int32_t token) const {
-  return parent == kNone ? kNone : slots_[slot_of(parent, token)];
+  return parent == kNone ? kNone : slots_[slot_of(parent, token, first_slot_of(parent, token))];
 }
 
 NgramTrie::NodeId NgramTrie::visit(NodeId parent, int32_t token) {
   if (parent == kNone) return kNone;
   if (2 * (num_edges_ + 1) > slots_.size()) grow();
-  NodeId& slot = slots_[slot_of(parent, token)];
+  return visit_from(first_slot_of(parent, token), parent, token);
+}
+
+// With room for one more edge.
+NgramTrie::NodeId NgramTrie::visit_from(size_t first, NodeId parent, int32_t token) {
+  NodeId& slot = slots_[slot_of(parent, token, first)];
   if (slot == kNone) {
     const auto id = static_cast<NodeId>(nodes_.size());
     nodes_.push_back({.parent = parent, .token = token});
@@ -60,6 +70,33 @@ NgramTrie::NodeId NgramTrie::visit(NodeId parent, int32_t token) {
   return slot;
 }
 
+NgramTrie::Slots NgramTrie::prefetch(int32_t token, std::span<const NodeId> parents) const {
+  Slots first;
+  for (size_t i = 0; i < parents.size(); ++i) {
+    first[i] = first_slot_of(parents[i], token);
+    __builtin_prefetch(&slots_[first[i]]);
+  }
+  for (size_t i = 0; i < parents.size(); ++i) {
+    if (const NodeId id = slots_[first[i]]; id != kNone) __builtin_prefetch(&nodes_[id]);
+  }
+  return first;
+}
+
+void NgramTrie::find_all(int32_t token, std::span<NodeId> nodes) const {
+  const Slots first = prefetch(token, nodes);
+  for (size_t i = nodes.size(); i-- > 0;) {
+    if (nodes[i] != kNone) nodes[i] = slots_[slot_of(nodes[i], token, first[i])];
+  }
+}
+
+void NgramTrie::visit_all(int32_t token, std::span<NodeId> nodes) {
+  if (2 * (num_edges_ + nodes.size()) > slots_.size()) grow();
+  const Slots first = prefetch(token, nodes);
+  for (size_t i = nodes.size(); i-- > 0;) {
+    if (nodes[i] != kNone) nodes[i] = visit_from(first[i], nodes[i], token);
+  }
+}
+
 void NgramTrie::move_to_front(NodeId id) {
   Node& node = nodes_[id];
   if (node.previous == kNone) return;
@@ -75,7 +112,8 @@ void NgramTrie::move_to_front(NodeId id) {
 void NgramTrie::grow() {
   slots_.assign(slots_.size() * 2, kNone);
   for (NodeId id = 0; id < nodes_.size(); ++id) {
-    if (nodes_[id].parent != kNone) slots_[slot_of(nodes_[id].parent, nodes_[id].token)] = id;
+    const Node& node = nodes_[id];
+    if (node.parent != kNone) slots_[slot_of(node.parent, node.token, first_slot_of(node.parent, node.token))] = id;
   }
 }
 

@@ -4,8 +4,10 @@
 // out: whoever needs a bound clears a whole trie. Lookups and insertions take constant time. Not thread-safe.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -17,6 +19,7 @@ class NgramTrie {
  public:
   using NodeId = uint32_t;
   static constexpr NodeId kNone = UINT32_MAX;
+  static constexpr size_t kMostAtOnce = 32;
 
   struct Node {
     NodeId parent = kNone;
@@ -39,6 +42,10 @@ class NgramTrie {
   NodeId find(NodeId parent, int32_t token) const;
   // Counts one more visit of the child, which is made if it is new. Of kNone: kNone.
   NodeId visit(NodeId parent, int32_t token);
+  // find() and visit() of a token behind each of at most kMostAtOnce nodes, from the last to the first, in whose place
+  // the children come. What they read is asked for ahead, so that memory is waited for together.
+  void find_all(int32_t token, std::span<NodeId> nodes) const;
+  void visit_all(int32_t token, std::span<NodeId> nodes);
 
   const Node& node(NodeId id) const { return nodes_[id]; }
   size_t num_nodes() const { return nodes_.size(); }
@@ -51,7 +58,12 @@ class NgramTrie {
   static constexpr size_t kFirstSlots = 1024;  // a power of two
   static constexpr size_t kRootBytes = 64;     // of an entry of roots_ beside its text
 
-  size_t slot_of(NodeId parent, int32_t token) const;
+  using Slots = std::array<size_t, kMostAtOnce>;
+
+  size_t first_slot_of(NodeId parent, int32_t token) const;
+  size_t slot_of(NodeId parent, int32_t token, size_t first) const;
+  Slots prefetch(int32_t token, std::span<const NodeId> parents) const;
+  NodeId visit_from(size_t first, NodeId parent, int32_t token);
   void grow();
   void move_to_front(NodeId id);
 
