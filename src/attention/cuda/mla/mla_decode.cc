@@ -28,17 +28,15 @@ bool takes_boxes(MlaFormat format, const MlaParams& p, bool paired) {
          box_tokens_of(p.page_size, kMaxPageTokensOfBox) >= (paired ? kMinPairedBoxTokens : kMinBoxTokens);
 }
 
-// Who merges pieces, by what was the fastest (docs/gpu-tuning.md); lengths are not known here. Whole pairs have none,
-// so no kernel has to. More units than CTAs leave so little to merge that a kernel of its own takes less time in a
-// step. From half as many units as CTAs on, a unit is in one or two pieces, which the last CTA merges. Fewer units are
-// in more pieces: of few rows all their CTAs merge them, and of many rows a kernel does.
+// Who merges pieces, by what was the fastest (docs/gpu-tuning.md); lengths are not known here. From half as many units
+// as CTAs on, a unit is in one or two pieces, which the last CTA merges: without a kernel behind attention, whose CTAs
+// would find no room before attention's have ended. Whole pairs have no pieces. Fewer units are in more pieces: of few
+// rows all their CTAs merge them, and of many rows a kernel does.
 MlaMerging merging_of(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p) {
   constexpr int kFewRows = 16;
   if (shape.family != MlaFamily::wgmma || shape.format != MlaFormat::same16) return MlaMerging::by_kernel;
   const int units = p.num_requests * layout.row_tiles, nearly_all = layout.num_workers - layout.num_workers / 16;
-  if (layout.whole_pairs) return MlaMerging::last_cta;
-  if (units > layout.num_workers) return MlaMerging::by_kernel;
-  if (2 * units >= nearly_all) return MlaMerging::last_cta;
+  if (layout.whole_pairs || 2 * units >= nearly_all) return MlaMerging::last_cta;
   return p.max_q_len * p.num_heads <= kFewRows ? MlaMerging::shares : MlaMerging::by_kernel;
 }
 

@@ -16,7 +16,7 @@
 // Pools: 16-bit numbers, by TMA where pages hold boxes of 16 tokens (paired: 8) or more, else gathered by threads; or
 // codes, widened on the way (sm90_mla_code_producer.cuh). Unused rows of the last page may hold anything.
 // Split-KV by a device-made plan; pieces are merged by a kernel behind this one (mla_combine.cuh) or, of 16-bit pools
-// and where there are no more units than CTAs, by the CTAs that have written them (MlaMerging).
+// unless units of many rows are in many pieces, by the CTAs that have written them (MlaMerging).
 #pragma once
 
 #include <type_traits>
