@@ -175,6 +175,7 @@ class Sm90MlaGatherProducer {
     SplitSegment s;
     while (run.next(p_, work, s)) {
       find_pages(s, s.tile_begin);
+      if constexpr (!C::kExchanges) ask_for_table(s);
       const int settled = mla_settled_tokens(p_, s) / C::kTokens;
       for (int tile = s.tile_begin; tile < s.tile_end; ++tile) {
         if (tile >= settled) ptx::grid_dependency_wait();
@@ -206,6 +207,17 @@ class Sm90MlaGatherProducer {
     }
   }
 
+  // What the segment has of the page table, into the L2, as memory answers later than the copies of a tile take.
+  WW_DEVICE void ask_for_table(const SplitSegment& s) const {
+    constexpr int kLine = 128 / sizeof(int32_t);
+    const int32_t* const pages = p_.page_table + static_cast<int64_t>(s.page_row) * p_.page_table_stride;
+    const int end = mla_page_index(p_, min(s.tile_end * C::kTokens, s.kv_len) - 1);
+    for (int i = mla_page_index(p_, s.tile_begin * C::kTokens) + static_cast<int>(threadIdx.x) * kLine; i <= end;
+         i += C::kGatherers * kLine) {
+      ptx::prefetch_l2(pages + i);
+    }
+  }
+
   // Every copy is one instruction: what differs from one to the next is a constant.
   template <int kPart>
   WW_DEVICE void copy(const Pieces& from) {
@@ -216,18 +228,27 @@ class Sm90MlaGatherProducer {
     // uniform register and another one.
     const ptx::u32 to = __shfl_sync(~0u, shared_.part(ring_, kPart) + row(0) * 128 + (piece ^ row(0) % 8) * 16,
                                     threadIdx.x % 32);
+    const auto copy_piece = [&](int j, int i) {
+      const ptx::u32 target = to + j * C::kColumnBytes + i * kPassTokens * 128;
+      const char* const at = from.at[i] + (mla_first_column(kPart) + j) * 128;
+      if constexpr (C::kExchanges) ptx::cp_async_16(target, at, from.bytes[i]);
+      else ptx::cp_async_16<128>(target, at, from.bytes[i], policy_);
+    };
+    if constexpr (C::kExchanges) {
 #pragma unroll
-    for (int j = 0; j < mla_columns(kPart); ++j) {
-      const int column = mla_first_column(kPart) + j;
+      for (int j = 0; j < mla_columns(kPart); ++j) {
+#pragma unroll
+        for (int i = 0; i < kPasses; ++i) copy_piece(j, i);
+        ptx::cp_async_mbarrier_arrive_noinc(shared_.gathered(ring_, mla_first_column(kPart) + j));
+      }
+    } else {  // neighbours in memory after each other
 #pragma unroll
       for (int i = 0; i < kPasses; ++i) {
-        const ptx::u32 target = to + j * C::kColumnBytes + i * kPassTokens * 128;
-        if constexpr (C::kExchanges) ptx::cp_async_16(target, from.at[i] + column * 128, from.bytes[i]);
-        else ptx::cp_async_16<128>(target, from.at[i] + column * 128, from.bytes[i], policy_);
+#pragma unroll
+        for (int j = 0; j < mla_columns(kPart); ++j) copy_piece(j, i);
       }
-      if constexpr (C::kExchanges) ptx::cp_async_mbarrier_arrive_noinc(shared_.gathered(ring_, column));
+      ptx::cp_async_mbarrier_arrive_noinc(shared_.full(ring_, kPart));
     }
-    if constexpr (!C::kExchanges) ptx::cp_async_mbarrier_arrive_noinc(shared_.full(ring_, kPart));
   }
 
   WW_DEVICE void send(const SplitWork& work) {
