@@ -33,7 +33,7 @@ __device__ __forceinline__ void multiply_stage(const ExpertRing<C>& ring, float 
   ptx::mbarrier_wait(ring.full(), ring.parity);
 #pragma unroll
   for (int block = 0; block < C::kBlocks; ++block) {
-    multiply_codes<kPlaces>(ring.at() + block * C::kRows * kExpertRowBytes, ring.at() + C::kWeightBytes + block * C::kPlaceBytes, part[block]);
+    multiply_codes<kPlaces>(ring.at() + block * C::kRows * kExpertRowBytes, ring.at() + C::kWeightBytes + block * kPlaces * kExpertRowBytes, part[block]);
   }
   ptx::wgmma_wait<0>();
   release(ring.empty());

@@ -38,7 +38,7 @@ constexpr int kRowBytes = kExpertRowBytes;
 constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024;  // these of each CTA
 constexpr int kFewTilePlaces = 64;
 constexpr int kGroupThreads = 128, kGroupRows = 64;  // of a warpgroup, weight rows of a tile
-constexpr int kBoxPlaces = 8, kBoxColumns = 64;
+constexpr int kBoxColumns = 64;
 constexpr int kCtas = 2;                        // of an SM, where tiles may have many places or share their depth
 constexpr int64_t kNarrowPlaces = 8;            // an expert, up to where hardly one has more than a narrow tile
 constexpr int64_t kSharingExperts = 33;         // of fewer, CTAs may have to share tiles' depth
@@ -52,15 +52,18 @@ struct Tiles {
   static constexpr int kMostPlaces = kMostPlaces_;
   static constexpr bool kFp8 = kFp8_;
   static constexpr Glu kGlu = kGlu_;
-  static constexpr int kUsualCtas = kMostPlaces == kNarrowTilePlaces ? 4 : kCtas;  // of an SM
-  // Of a box and stage, where it pays and columns fill them: a CTA gets its bytes faster by fewer, larger boxes.
-  static constexpr int kBlocks = kMostPlaces == kSharedRows ? 2 : 1;
+  static constexpr bool kNarrow = kMostPlaces == kNarrowTilePlaces;
+  static constexpr int kUsualCtas = kNarrow ? 4 : kCtas;  // of an SM
+  static constexpr int kCtasOfBlocks = kNarrow && !kFp8 ? 3 : kCtas;  // where boxes have several blocks
 };
 
 template <class T, bool kSplit_ = false, int kResident_ = kSplit_ ? kCtas : T::kUsualCtas, int kGroups_ = 1, int kBlocks_ = 1>
 struct Config : T {
   static constexpr bool kSplit = kSplit_;
-  static constexpr int kBlocks = kBlocks_;      // of kBoxColumns columns, of a stage
+  // Of kBoxColumns columns, of a box and stage: a CTA gets its bytes faster by fewer, larger boxes, where columns fill them.
+  static constexpr int kBlocks = kBlocks_;
+  // Stages asked for at once: their bytes of a weight row are neighbours.
+  static constexpr int kTogether = kBlocks == 1 && !T::kFp8 && T::kMostPlaces == kFewTilePlaces ? 2 : 1;
   static constexpr int kResident = kResident_;  // CTAs of an SM
   static constexpr int kGroups = kGroups_;      // warpgroups, which share places
   static constexpr int kRows = kGroups * kGroupRows;  // weight rows of a tile
@@ -74,7 +77,7 @@ struct Config : T {
   static constexpr int kRoomBytes = kSmBytes / kResident - kReservedBytes;
   static constexpr int kSumsBytes = kSplit ? (kMostSharers - 1) * kRunBytes : 0;  // with fewer sharers, no more
   static constexpr int kStages = (kRoomBytes - kGroups * kStagingBytes - kSumsBytes - 8) / (kStageBytes + kBarrierBytes);
-  static_assert(kStages >= 4 && (!kSplit || kGroups == 1) && (kBlocks == 1 || (T::kMostPlaces == kBoxPlaces && kGroups == 1)));
+  static_assert(kStages >= 3 && (!kSplit || kGroups == 1) && (kBlocks == 1 || kGroups == 1));
 };
 
 template <class C>
@@ -87,22 +90,18 @@ __device__ __forceinline__ int first_early_row(const Args& a, const ExpertTile& 
   return (tile.first - a.early.first_place) % a.early.rows;
 }
 
-// How a tile's places come: a box takes TMA some 35 ns, whatever it holds.
-struct PlaceBoxes {
+// How a stage's places come: as one box, since a box takes TMA some 35 ns, whatever it holds.
+struct PlaceBox {
   const CUtensorMap* x;
-  int first_row, count, places;  // of x; of a box
-
-  __device__ u32 bytes() const { return count * places * kRowBytes; }
+  int first_row;
+  u32 bytes;
 };
 template <class C>
-__device__ __forceinline__ PlaceBoxes boxes_of(const Args& a, const Walk<C>& walk) {
-  constexpr int kNearlyAll = 48;
-  if constexpr (C::kEarly) {
-    if (walk.early(a)) return {&a.early.x, first_early_row(a, walk.tile), 1, kFewTilePlaces};
-    if (walk.tile.count > kNearlyAll) return {&a.wide_x, walk.tile.first, 1, kFewTilePlaces};
-  }
-  if constexpr (C::kBlocks > 1) return {&a.x, first_x_row(a, walk.tile), 1, C::kBlocks * kBoxPlaces};
-  return {&a.x, first_x_row(a, walk.tile), (walk.tile.count + kBoxPlaces - 1) / kBoxPlaces, kBoxPlaces};
+__device__ __forceinline__ PlaceBox box_of(const Args& a, const Walk<C>& walk) {
+  const int index = PlaceMaps::index(walk.tile.count);
+  const u32 bytes = C::kBlocks * PlaceMaps::width(index) * kRowBytes;
+  if (walk.early(a)) return {&a.early_places.of[index], first_early_row(a, walk.tile), bytes};
+  return {&a.places.of[index], first_x_row(a, walk.tile), bytes};
 }
 
 template <class C>
@@ -116,29 +115,25 @@ __device__ __forceinline__ void bring_weights(const Args& a, const Ring<C>& ring
 }
 
 template <class C>
-__device__ __forceinline__ void bring_places(const PlaceBoxes& boxes, const Ring<C>& ring, int chunk) {
-  if constexpr (C::kBlocks > 1) {
-    return ptx::tma_load_4d(ring.at() + C::kWeightBytes, boxes.x, ring.full(), 0, boxes.first_row, chunk * C::kBlocks, 0);
-  }
-  for (int box = 0; box < boxes.count; ++box) {
-    ptx::tma_load_4d(ring.at() + C::kWeightBytes + box * kBoxPlaces * kRowBytes, boxes.x, ring.full(), chunk * kBoxColumns,
-                     boxes.first_row + box * kBoxPlaces, 0, 0);
-  }
+__device__ __forceinline__ void bring_places(const PlaceBox& box, const Ring<C>& ring, int chunk) {
+  constexpr bool kByBlock = C::kBlocks > 1;     // as make_blocks_map() has it
+  ptx::tma_load_4d(ring.at() + C::kWeightBytes, box.x, ring.full(), kByBlock ? 0 : chunk * kBoxColumns, box.first_row,
+                   kByBlock ? chunk * C::kBlocks : 0, 0);
 }
 
 // A tile whose first stages of weights, `ahead`, are on their way.
 template <class C>
 __device__ __forceinline__ void bring_tile(const Args& a, Ring<C>& ring, const Walk<C>& walk, int ahead) {
   const Depth<C> depth(a);
-  const PlaceBoxes boxes = boxes_of<C>(a, walk);
-  for (int i = 0; i < ahead; ++i, ring.next()) bring_places<C>(boxes, ring, depth.begin + i);
+  const PlaceBox box = box_of<C>(a, walk);
+  for (int i = 0; i < ahead; ++i, ring.next()) bring_places<C>(box, ring, depth.begin + i);
   for (int i = ahead, together = 0; i < depth.count; i += together) {
-    together = min(a.together, depth.count - i);
+    together = min(C::kTogether, depth.count - i);
     Ring<C> at = ring;
     for (int j = 0; j < together; ++j, at.next()) ptx::mbarrier_wait(at.empty(), at.parity ^ 1);  // the first round is free
     at = ring;
-    for (int j = 0; j < together; ++j, at.next()) bring_weights<C>(a, at, walk, depth.begin + i + j, boxes.bytes());
-    for (int j = 0; j < together; ++j, ring.next()) bring_places<C>(boxes, ring, depth.begin + i + j);
+    for (int j = 0; j < together; ++j, at.next()) bring_weights<C>(a, at, walk, depth.begin + i + j, box.bytes);
+    for (int j = 0; j < together; ++j, ring.next()) bring_places<C>(box, ring, depth.begin + i + j);
   }
 }
 
@@ -153,7 +148,7 @@ __device__ void bring(const Args& a, Ring<C> ring) {
     const Depth<C> depth(a);
     ahead = min(C::kStages, depth.count);
     Ring<C> at = ring;
-    for (int i = 0; i < ahead; ++i, at.next()) bring_weights<C>(a, at, walk, depth.begin + i, boxes_of<C>(a, walk).bytes());
+    for (int i = 0; i < ahead; ++i, at.next()) bring_weights<C>(a, at, walk, depth.begin + i, box_of<C>(a, walk).bytes);
   }
   wait_for_predecessor();
   if (!a.plan_settled) walk.start(a);
@@ -170,7 +165,7 @@ __device__ __forceinline__ void multiply(u32 stage, bool add, float (&sum)[kPlac
 #pragma unroll
   for (int block = 0; block < C::kBlocks; ++block) {
     const u32 w = ptx::wgmma_descriptor(stage + (block * C::kRows + warpgroup<C>() * kGroupRows) * kRowBytes, 0);
-    const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes + block * C::kPlaceBytes, 0);
+    const u32 x = ptx::wgmma_descriptor(stage + C::kWeightBytes + block * kPlaces * kRowBytes, 0);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       ptx::Wgmma<typename C::Element, kPlaces>::qk(sum, ptx::wgmma_advance(w, k * 32), ptx::wgmma_advance(x, k * 32),
@@ -199,6 +194,13 @@ __device__ __forceinline__ void sum_stages(const Args& a, Ring<C>& ring, const W
       release(ring.empty());
 #pragma unroll
       for (int at = 0; at < kPlaces / 2; ++at) sum[at] += part[at];
+    }
+  } else if constexpr (C::kBlocks > 1 && C::kMostPlaces <= kNarrowTilePlaces) {  // soon multiplied: each is free at once
+    for (int chunk = 0; chunk < depth.count; ++chunk, ring.next()) {
+      ptx::mbarrier_wait(ring.full(), ring.parity);
+      multiply<C, kPlaces>(ring.at(), true, sum);
+      ptx::wgmma_wait<0>();
+      release(ring.empty());
     }
   } else {
     for (int chunk = 0; chunk < depth.count; ++chunk, ring.next()) {
@@ -272,7 +274,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident) expert_gemm_kernel(
   const SumsOfSharers<C> shared(memory);
   if (threadIdx.x == C::kConsumers) {
     ptx::tensor_map_prefetch(&a.w);
-    ptx::tensor_map_prefetch(&a.x);
+    ptx::tensor_map_prefetch(&a.places.of[0]);
     ring.init_barriers(C::kConsumers / 32);
     if constexpr (C::kSplit) shared.init();
   }
@@ -290,28 +292,34 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident) expert_gemm_kernel(
   }
 }
 
+// `x` is [rows, columns] of elements of 16 bits.
+template <class C>
+bool make_place_maps(PlaceMaps& maps, const void* x, int64_t rows, int64_t columns) {
+  // Of shared rows, which all CTAs read, whole lines.
+  constexpr auto kPromotion = C::kMostPlaces == kSharedRows ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_NONE;
+  const cuda::MatrixStack places = {x, 1, rows * columns * 2, rows, columns, kPromotion};
+  for (int i = 0; i < PlaceMaps::kCount && PlaceMaps::kWidths[i] <= C::kMostPlaces; ++i) {
+    const int width = PlaceMaps::kWidths[i];
+    const cudaError_t made = C::kBlocks > 1 ? cuda::make_blocks_map(&maps.of[i], places, width, C::kBlocks)
+                                            : cuda::make_matrix_map(&maps.of[i], x, rows, columns, width);
+    if (made != cudaSuccess) return false;
+  }
+  return true;
+}
+
 template <class C>
 bool make_maps(Args& args, const ExpertGemmCall& call) {
   const ExpertWeights& weights = call.weights;
   const int64_t columns = weights.cols / (C::kFp8 ? 2 : 1);  // one-byte elements are taken by twos
-  // With promotion to 256 bytes a CTA without another on its SM gets a quarter less; many places profit by it.
-  constexpr auto kPromotion = C::kMostPlaces == kSharedRows ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_L2_256B;
+  // With promotion to 256 bytes a CTA without another on its SM gets a quarter less.
+  constexpr auto kPromotion = C::kGroups > 1 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, columns, kPromotion};
-  if constexpr (C::kBlocks > 1) {
-    const cuda::MatrixStack places = {call.x, 1, args.x_rows * columns * 2, args.x_rows, columns, kPromotion};
-    return cuda::make_blocks_map(&args.w, stack, C::kRows, C::kBlocks) == cudaSuccess &&
-           cuda::make_blocks_map(&args.x, places, kBoxPlaces, C::kBlocks) == cudaSuccess;
-  }
-  const auto map = [&](CUtensorMap& to, const void* x, int64_t rows, int box_rows) {
-    return cuda::make_matrix_map(&to, x, rows, columns, box_rows) == cudaSuccess;
-  };
-  if (cuda::make_stack_map(&args.w, stack, C::kRows) != cudaSuccess || !map(args.x, call.x, args.x_rows, kBoxPlaces)) return false;
-  if constexpr (C::kEarly) {
-    const EarlyExperts& early = call.early;
-    return map(args.wide_x, call.x, args.x_rows, kFewTilePlaces) &&
-           (early.rows == 0 || map(args.early.x, early.x, early.rows, kFewTilePlaces));
-  }
-  return true;
+  const cudaError_t made = C::kBlocks > 1 ? cuda::make_blocks_map(&args.w, stack, C::kRows, C::kBlocks)
+                                          : cuda::make_stack_map(&args.w, stack, C::kRows);
+  if (made != cudaSuccess) return false;
+  const EarlyExperts& early = call.early;
+  return make_place_maps<C>(args.places, call.x, args.x_rows, columns) &&
+         (!C::kEarly || early.rows == 0 || make_place_maps<C>(args.early_places, early.x, early.rows, columns));
 }
 
 template <class C>
@@ -368,14 +376,11 @@ void launch_tiles(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
   }
   if (few > 0 && call.early.rows == 0) share_depth(args, few);
   if (args.sharers > 1) return launch<Config<T, true>>(args, call, few * args.sharers, stream);
-  if constexpr (T::kBlocks > 1) {
-    constexpr int64_t kColumns = T::kFp8 ? 2 * kBoxColumns : kBoxColumns;  // of a block
-    if (call.weights.cols % kColumns == 0) return launch<Config<T, false, T::kUsualCtas, 1, T::kBlocks>>(args, call, tiles, stream);
-  }
+  const bool broad = T::kMostPlaces == kFewTilePlaces && !T::kFp8 && broad_tiles_pay(call);
+  constexpr int64_t kColumns = T::kFp8 ? 2 * kBoxColumns : kBoxColumns;  // of a block
+  if (!broad && call.weights.cols % kColumns == 0) return launch<Config<T, false, T::kCtasOfBlocks, 1, 2>>(args, call, tiles, stream);
   if constexpr (T::kMostPlaces == kFewTilePlaces && !T::kFp8) {
-    const bool few_places = call.places <= kNarrowPlaces * call.weights.experts && call.weights.experts >= kSharingExperts;
-    args.together = few_places ? 1 : 2;  // two are slower where weights are nearly all that comes
-    if (broad_tiles_pay(call)) {
+    if (broad) {
       using Broad = Config<T, false, kCtas, 2>;
       args.row_tiles = static_cast<int>((call.weights.rows + Broad::kRows - 1) / Broad::kRows);
       return launch<Broad>(args, call, tiles, stream);

@@ -6,9 +6,18 @@
 
 namespace warpweave::gpu {
 
+// x in boxes of as many places as each width of the WGMMAs has.
+struct PlaceMaps {
+  static constexpr int kCount = 6, kWidths[kCount] = {8, 16, 24, 32, 48, 64};
+  CUtensorMap of[kCount];
+
+  // Of the narrowest width that holds so many places.
+  static __device__ __forceinline__ int index(int places) { return places <= 32 ? (places - 1) / 8 : places <= 48 ? 4 : 5; }
+  static __device__ __forceinline__ int width(int index) { return index < 4 ? 8 * (index + 1) : 16 * (index - 1); }
+};
+
 // Tiles of experts that have all rows, at the last places (ExpertGemmCall::early).
 struct EarlyTiles {
-  CUtensorMap x;
   int tiles = 0;
   int tiles_each = 1, places = 1;  // of an expert, of its tiles but the last one
   int first_expert = 0, first_place = 0, rows = 0;
@@ -29,8 +38,7 @@ inline EarlyTiles early_tiles(const ExpertGemmCall& call) {
 
 struct ExpertShareArgs : ExpertGemmArgs {
   int sharers = 1;              // CTAs of a tile, a cluster: a power of two
-  int together = 1;             // stages asked for at once, whose bytes of a weight row are neighbours
-  CUtensorMap wide_x;           // x in boxes of as many places as a tile has at most
+  PlaceMaps places, early_places;  // of x, of early.x
   int most_tiles = 1;           // of the plan's array
   EarlyTiles early;
   int certain = 0, first_certain = 0;  // experts whose tiles come first, whatever the plan says
