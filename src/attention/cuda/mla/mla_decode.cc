@@ -29,9 +29,9 @@ bool takes_boxes(MlaFormat format, const MlaParams& p, bool paired) {
 }
 
 // Who merges pieces, by what was the fastest (docs/gpu-tuning.md); lengths are not known here. From half as many units
-// as CTAs on, a unit is in one or two pieces, which the last CTA merges: without a kernel behind attention, whose CTAs
-// would find no room before attention's have ended. Whole pairs have no pieces. Fewer units are in more pieces: of few
-// rows all their CTAs merge them, and of many rows a kernel does.
+// as CTAs on, a unit is in one or two pieces, which the last CTA merges: a kernel behind attention takes 8 us in most
+// steps. Whole pairs have no pieces. Fewer units are in more pieces: of few rows all their CTAs merge them, and of many
+// rows a kernel does.
 MlaMerging merging_of(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p) {
   constexpr int kFewRows = 16;
   if (shape.family != MlaFamily::wgmma || shape.format != MlaFormat::same16) return MlaMerging::by_kernel;
