@@ -18,22 +18,24 @@ namespace warpweave::linear {
 // token before i's block of 16, so that 2^(G_i - G_j) = 2^(G_i - R) 2^(R - G_j) for j before that block, no exponent being positive.
 struct FusedTokens {
   float state[64], out[64], update[64];  // ChunkWork's factors
-  float far_a[64], far_p[64];            // beta k_norm 2^(G - R), scale q_norm 2^(G - R)
+  float far_a[64], far_p[64];            // -k_norm 2^(G - R), scale q_norm 2^(G - R)
   float near_a[64], near_p[64];          // beta k_norm, scale q_norm
   float far[3][64];                      // for i in block 1, 2, 3 of 16: k_norm_j 2^(R - G_j)
   float k_norm[64], beta[64];
   float log2_decay[64];                  // G; at first the token's own
   float sums[64];                        // of log2 decays, of each half of the chunk
+  float q_squares[64];                   // of q's second half
   float all, unused[3];                  // 2^G of the last token
 };
 
+// Of the group that prepares. Blocks of 16 x 16 in half precision, rows of 32 bytes, whose two pieces change places every four rows, so
+// that rows of ldmatrix are in different banks: [i (i - 1) / 2 + j] of A, [i (i + 1) / 2 + j] of T, [2 i + j] of Z.
 struct FusedScratch {
-  static constexpr int kAStride = 56, kStride = 72, kZStride = 40, kDiagonalStride = 20;  // rows of ldmatrix in different banks
-  alignas(16) unsigned short a[48][kAStride];  // rows from 16 on
-  alignas(16) unsigned short t[64][kStride];
+  static constexpr int kBlock = 512;  // bytes
+  alignas(16) unsigned char a[6 * kBlock], t[10 * kBlock];
   union {  // z comes when all blocks of the diagonal are inverted
-    alignas(16) float diagonal[4][16][kDiagonalStride];
-    alignas(16) unsigned short z[32][kZStride];
+    alignas(16) float diagonal[8][8][8];
+    alignas(16) unsigned char z[4 * kBlock];
   };
 };
 
@@ -275,13 +277,13 @@ class FusedFactors {
       walk.advance(p_, tokens);
       ptx::mbarrier_wait(b_.full(at.entry), at.round & 1);
       float squares[2];
-      squares_of(squares, b_.stage(at.entry) + C::kQ, lane_);
+      squares_of<8>(squares, b_.stage(at.entry) + C::kQ, lane_);
       ptx::mbarrier_wait(b_.known(at.entry), at.round & 1);
       FusedTokens& t = b_.tokens(at.entry);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int i = lane_ + 32 * half;
-        const float g = t.log2_decay[i], norm = p_.scale * norm_of(squares[half], i < tokens);
+        const float g = t.log2_decay[i], norm = p_.scale * norm_of(squares[half] + t.q_squares[i], i < tokens);
         const float before = half == 0 ? t.log2_decay[15] : t.log2_decay[lane_ < 16 ? 31 : 47];
         t.out[i] = norm * ptx::exp2_approx(g), t.near_p[i] = norm;
         t.far_p[i] = norm * ptx::exp2_approx(fminf(g - before, 0));
@@ -315,19 +317,21 @@ class FusedFactors {
       ptx::mbarrier_wait(b_.full(at.entry), at.round & 1);
       FusedTokens& t = b_.tokens(at.entry);
       float squares[1];
-      squares_of(squares, b_.stage(at.entry), i_);
+      squares_of<8>(squares, b_.stage(at.entry) + C::kQ + kBlockBytes, i_);
+      t.q_squares[i_] = squares[0];
+      squares_of<16>(squares, b_.stage(at.entry), i_);
       put_factors(t, {t.beta[i_], t.log2_decay[i_], squares[0]}, i_ < tokens);
       b_.arrive(b_.known(at.entry));
     }
   }
   // Sums of squares, of rows 32 apart. Not by tensor cores: short products one after another would wait there for the other groups'
   // long ones each time.
-  template <int kRows>
+  template <int kPieces, int kRows>
   WW_DEVICE void squares_of(float (&sums)[kRows], u32 tile, int row) const {
     [[maybe_unused]] constexpr int kUnroll = 2 / kRows;
     float even[kRows] = {}, odd[kRows] = {};
 #pragma unroll kUnroll
-    for (int piece = 0; piece < C::kDim / 8; ++piece) {
+    for (int piece = 0; piece < kPieces; ++piece) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         u32 w[4];
@@ -364,7 +368,7 @@ class FusedFactors {
     const float to_end = ptx::exp2_approx(fminf(g - (block == 1 ? ends[0] : block == 2 ? ends[1] : ends[2]), 0));
     t.state[i_] = k_norm * all;
     t.update[i_] = k_norm * ptx::exp2_approx(fminf(last - g, 0));
-    t.near_a[i_] = beta * k_norm, t.far_a[i_] = beta * k_norm * to_end;
+    t.near_a[i_] = beta * k_norm, t.far_a[i_] = -k_norm * to_end;
 #pragma unroll
     for (int later = 0; later < 3; ++later) t.far[later][i_] = later < block ? 0.0f : k_norm * ptx::exp2_approx(fminf(ends[later] - g, 0));
     t.log2_decay[i_] = g, t.k_norm[i_] = k_norm;

@@ -8,32 +8,96 @@
 
 namespace warpweave::linear {
 
-// (I + A)^-1 as in chunk_inverse.cuh, by threads that are not all of their block.
+// T = (I + A)^-1 diag(beta) as in chunk_inverse.cuh, by threads that are not all of their block. With A = diag(beta) M it is the inverse of
+// diag(1 / beta) + M: so blocks of 8 on the diagonal have rows of A and begin with beta in place of 1, and all other blocks are those
+// of -M, as merging them wants.
 template <class Element>
 class FusedInverse : HalfBlocks {
- public:
-  WW_DEVICE FusedInverse(FusedScratch& scratch, int thread, ptx::u32 beta) : HalfBlocks(thread / 32, thread % 32), s_(scratch), beta_(beta + 4 * column_) {}
+  using u32 = ptx::u32;
 
+ public:
+  WW_DEVICE FusedInverse(FusedScratch& scratch, int thread)
+      : HalfBlocks(thread / 32, thread % 32), s_(scratch), a_(ptx::smem_address(scratch.a) + lane_place()),
+        t_(ptx::smem_address(scratch.t) + lane_place()) {}
+
+  // Before the first chunk: this warp's block of T on the diagonal, of which the upper right stays as it is. What the lower left has of
+  // the chunk before is multiplied by zeros.
+  WW_DEVICE void clear() const {
+    store_shared_16(ptx::smem_address(s_.t) + warp_ * (warp_ + 3) / 2 * FusedScratch::kBlock + 16 * lane_, {0, 0, 0, 0});
+  }
   // Elements of A: two neighbours in a block of 8 on the diagonal (n: 0 or 1 of this warp); a block of 16 before it.
-  WW_DEVICE void put_near(int n, float2 pair) {
-    *reinterpret_cast<float2*>(&s_.diagonal[warp_][row_ + 8 * n][8 * n + column_]) = pair;
-  }
-  WW_DEVICE void put_far(int block, const ptx::u32 (&w)[4]) {
-    ptx::stmatrix_x4(ptx::smem_address(&s_.a[16 * warp_ - 16 + lane_ % 16][16 * block + lane_ / 16 * 8]), w);
-  }
-  static WW_DEVICE ptx::u32 pack(float low, float high) { return Half::pack(low, high); }
+  WW_DEVICE void put_near(int n, float2 pair) { *reinterpret_cast<float2*>(&s_.diagonal[2 * warp_ + n][row_][column_]) = pair; }
+  WW_DEVICE void put_far(int block, const u32 (&w)[4]) { ptx::stmatrix_x4(of_a(warp_, block), w); }
+  static WW_DEVICE u32 pack(float low, float high) { return Half::pack(low, high); }
   static WW_DEVICE void meet() { ptx::named_barrier_sync(12, 128); }
 
-  // `lower`: of the diagonal's block, the elements of A in its lower rows and left columns. Blocks of 8 by substitution in f32, a lane a
-  // column; then T = X - X L X, where X has their inverses and L is `lower`.
-  WW_DEVICE void invert_diagonal(float2 lower, ptx::u32 tile) {
+  // `lower`: of the diagonal's block, the elements of -M in its lower rows and left columns. Blocks of 8 by substitution in f32, a lane a
+  // column; then T = X + X L X, where X has their inverses and L is `lower`. `beta`: of tokens, in shared memory.
+  WW_DEVICE void invert_diagonal(float2 lower, u32 tile, u32 beta) {
     __syncwarp();
-    const int column = lane_ % 8, block = lane_ / 8 % 2 * 8;
+    invert_eights(beta);
+    __syncwarp();
+    u32 a[4], b[4];
+    ptx::ldmatrix_x4(a, of_t(warp_, warp_));
+    ptx::ldmatrix_x4_trans(b, of_t(warp_, warp_));
+    float y[4] = {}, corner[4] = {};
+    Half::mma(y, a, 0, ptx::movmatrix_trans(Half::pack(lower.x, lower.y)));
+    const u32 of_lower[4] = {0, Half::pack(y[2], y[3]), 0, 0};
+    Half::mma(corner, of_lower, b[0], b[1]);
+    a[1] = Half::pack(corner[2], corner[3]);
+    ptx::stmatrix_x4(of_t(warp_, warp_), a);
+    u32 w[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) w[i] = Element::pack(Half::low(a[i]), Half::high(a[i]));
+    put_tile(tile, 16 * warp_, warp_, w);
+  }
+  // From 16 to 32, which every second warp does. Behind it, blocks of the diagonal are there.
+  WW_DEVICE void merge_sixteens(u32 tile) {
+    meet();
+    if (warp_ % 2 == 0) return;
+    u32 a[4], b[4];
+    float y[2][4] = {}, result[2][4] = {};
+    add(y, of_a(warp_, warp_ - 1), of_t(warp_ - 1, warp_ - 1));
+    right_of(b, y);
+    ptx::ldmatrix_x4(a, of_t(warp_, warp_));
+    multiply(result, a, b);
+    round<Half>(a, result);
+    ptx::stmatrix_x4(of_t(warp_, warp_ - 1), a);
+    round<Element>(a, result);
+    put_tile(tile, 16 * warp_, warp_ - 1, a);
+  }
+  // From 32 to 64.
+  WW_DEVICE void merge_thirty_twos(u32 tile) {
+    meet();
+    const int i = warp_ / 2, j = warp_ % 2;  // the block of 16 that is this warp's
+    u32 w[4];
+    float z[2][4] = {}, result[2][4] = {};
+    if (j == 0) add(z, of_a(2 + i, 0), of_t(0, 0));
+    add(z, of_a(2 + i, 1), of_t(1, j));
+    round<Half>(w, z);
+    ptx::stmatrix_x4(of_z(i, j), w);
+    meet();
+    add(result, of_t(2 + i, 2), of_z(0, j));
+    if (i == 1) add(result, of_t(3, 3), of_z(1, j));
+    round<Element>(w, result);
+    put_tile(tile, 32 + 16 * i, j, w);
+  }
+
+ private:
+  // Where this lane's row of an ldmatrix is in a block.
+  WW_DEVICE u32 lane_place() const { return static_cast<u32>(lane_ % 16 * 32 + (lane_ / 16 ^ lane_ / 4 % 2) * 16); }
+  WW_DEVICE u32 of_a(int i, int j) const { return a_ + (i * (i - 1) / 2 + j) * FusedScratch::kBlock; }
+  WW_DEVICE u32 of_t(int i, int j) const { return t_ + (i * (i + 1) / 2 + j) * FusedScratch::kBlock; }
+  WW_DEVICE u32 of_z(int i, int j) const { return t_ + static_cast<u32>(offsetof(FusedScratch, z) - offsetof(FusedScratch, t)) + (2 * i + j) * FusedScratch::kBlock; }
+
+  WW_DEVICE void invert_eights(u32 beta) {
+    const int column = lane_ % 8, block = lane_ / 8 % 2;
+    const float own = __uint_as_float(ptx::load_shared_4(beta + 4 * (16 * warp_ + 8 * block + column)));
     float x[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      float even = i == column ? 1.0f : 0.0f, odd = 0;
-      const float4* const row = reinterpret_cast<const float4*>(&s_.diagonal[warp_][block + i][block]);
+      float even = i == column ? own : 0.0f, odd = 0;
+      const float4* const row = reinterpret_cast<const float4*>(&s_.diagonal[2 * warp_ + block][i][0]);
       const float4 first = i > 0 ? row[0] : make_float4(0, 0, 0, 0), last = i > 4 ? row[1] : make_float4(0, 0, 0, 0);
       if (i > 0) even -= first.x * x[0];
       if (i > 1) odd -= first.y * x[1];
@@ -44,96 +108,33 @@ class FusedInverse : HalfBlocks {
       if (i > 6) even -= last.z * x[6];
       x[i] = even + odd;
     }
-    if (lane_ < 16) {
+    if (lane_ >= 16) return;
+    unsigned char* const to = s_.t + warp_ * (warp_ + 3) / 2 * FusedScratch::kBlock + block * 256 + 2 * column;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        s_.t[16 * warp_ + block + i][16 * warp_ + block + column] = static_cast<unsigned short>(Half::pack(x[i], 0));
-        s_.t[16 * warp_ + block + i][16 * warp_ + 8 - block + column] = 0;
-      }
+    for (int i = 0; i < 8; ++i) {
+      *reinterpret_cast<unsigned short*>(to + 32 * i + 16 * (block ^ i / 4)) = static_cast<unsigned short>(Half::pack(x[i], 0));
     }
-    __syncwarp();
-    ptx::u32 a[4], b[4];
-    left(a, s_.t, 16 * warp_, 16 * warp_);
-    right(b, s_.t, 16 * warp_, 16 * warp_);
-    float y[4] = {}, corner[4] = {};
-    Half::mma(y, a, 0, ptx::movmatrix_trans(Half::pack(lower.x, lower.y)));
-    const ptx::u32 of_lower[4] = {0, Half::pack(y[2], y[3]), 0, 0};
-    Half::mma(corner, of_lower, b[0], b[1]);
-    a[1] = Half::pack(-corner[2], -corner[3]);
-    *reinterpret_cast<ptx::u32*>(&s_.t[16 * warp_ + 8 + row_][16 * warp_ + column_]) = a[1];
-    put_tile(tile, 16 * warp_, warp_, a);
   }
-  // From 16 to 32 to 64.
-  WW_DEVICE void merge(ptx::u32 tile) {
-    meet();
-    if (warp_ % 2 == 1) merge_sixteens(tile);
-    meet();
-    merge_thirty_twos(tile);
-  }
-
- private:
   // A block of 16 x 16 to where it is read: rows from `row`, columns 16 n ..
-  WW_DEVICE void put_tile(ptx::u32 tile, int row, int n, const ptx::u32 (&half)[4]) const {
-    ptx::u32 w[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint2 beta = ptx::load_shared_8(beta_ + 64 * n + i / 2 * 32);
-      w[i] = Element::pack(Half::low(half[i]) * __uint_as_float(beta.x), Half::high(half[i]) * __uint_as_float(beta.y));
-    }
+  WW_DEVICE void put_tile(u32 tile, int row, int n, const u32 (&w)[4]) const {
     ptx::stmatrix_x4(tile + (row + lane_ % 16) * 128 + ((2 * n + lane_ / 16) ^ lane_ % 8) * 16, w);
   }
-  // Rounded, as a left operand has it.
-  static WW_DEVICE void round(ptx::u32 (&w)[4], const float (&d)[2][4], float sign) {
+  // Rounded to a type, as a left operand has it.
+  template <class To>
+  static WW_DEVICE void round(u32 (&w)[4], const float (&d)[2][4]) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) w[i] = Half::pack(sign * d[i / 2][i % 2 * 2], sign * d[i / 2][i % 2 * 2 + 1]);
+    for (int i = 0; i < 4; ++i) w[i] = To::pack(d[i / 2][i % 2 * 2], d[i / 2][i % 2 * 2 + 1]);
   }
-  template <int N, int kStride>
-  WW_DEVICE void put(unsigned short (&to)[N][kStride], int row, int column, const ptx::u32 (&w)[4]) const {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) *reinterpret_cast<ptx::u32*>(&to[row + row_ + i % 2 * 8][column + i / 2 * 8 + column_]) = w[i];
-  }
-
-  WW_DEVICE void merge_sixteens(ptx::u32 tile) {
-    const int row = 16 * warp_, column = row - 16;
-    ptx::u32 a[4], b[4];
-    float y[2][4] = {}, result[2][4] = {};
-    left(a, s_.a, row - 16, column);
-    right(b, s_.t, column, column);
-    multiply(y, a, b);
-    right_of(b, y);
-    left(a, s_.t, row, row);
-    multiply(result, a, b);
-    round(a, result, -1);
-    put(s_.t, row, column, a);
-    put_tile(tile, row, warp_ - 1, a);
-  }
-  WW_DEVICE void merge_thirty_twos(ptx::u32 tile) {
-    const int i = warp_ / 2, j = warp_ % 2;  // the block of 16 that is this warp's
-    ptx::u32 a[4], b[4];
-    float z[2][4] = {}, result[2][4] = {};
-    const auto add = [&](int block) {
-      left(a, s_.a, 16 + 16 * i, 16 * block);
-      right(b, s_.t, 16 * block, 16 * j);
-      multiply(z, a, b);
-    };
-    if (j == 0) add(0);
-    add(1);
-    round(a, z, 1);
-    put(s_.z, 16 * i, 16 * j, a);
-    meet();
-    const auto add_z = [&](int block) {
-      left(a, s_.t, 32 + 16 * i, 32 + 16 * block);
-      right(b, s_.z, 16 * block, 16 * j);
-      multiply(result, a, b);
-    };
-    add_z(0);
-    if (i == 1) add_z(1);
-    round(a, result, -1);
-    put_tile(tile, 32 + 16 * i, j, a);
+  // d += the left block times the right one.
+  static WW_DEVICE void add(float (&d)[2][4], u32 left, u32 right) {
+    u32 a[4], b[4];
+    ptx::ldmatrix_x4(a, left);
+    ptx::ldmatrix_x4_trans(b, right);
+    multiply(d, a, b);
   }
 
   FusedScratch& s_;
-  const ptx::u32 beta_;
+  const u32 a_, t_;
 };
 
 template <class C>
@@ -153,6 +154,7 @@ class FusedPrepare {
     typename FusedBlock<C>::Stages at;
     typename FusedBlock<C>::Slots to;
     clear_above();
+    Inverse(b_.scratch(), thread_).clear();
     for (; b_.more(); b_.next()) {
       if (!b_.padded()) prepare_all(at, to);
     }
@@ -203,6 +205,17 @@ class FusedPrepare {
   }
   static WW_DEVICE float load_float(u32 at) { return __uint_as_float(ptx::load_shared_4(at)); }
 
+  // By a predicate, which the compiler makes no index of.
+  static WW_DEVICE float choose(bool first, float a, float b) {
+#if defined(__CUDA_ARCH__)
+    float chosen;
+    asm("{.reg .pred p; setp.ne.u32 p, %3, 0; selp.f32 %0, %1, %2, p;}" : "=f"(chosen) : "f"(a), "f"(b), "r"(static_cast<u32>(first)));
+    return chosen;
+#else
+    return first ? a : b;
+#endif
+  }
+
   // Starts K K^T of a chunk; of none the products, of whatever stands there, are not used.
   WW_DEVICE void start_chunk(const typename FusedBlock<C>::Stages& at, bool there) {
     if (there) ptx::mbarrier_wait(b_.full(at.entry), at.round & 1);
@@ -211,7 +224,7 @@ class FusedPrepare {
   // `more`: a chunk follows, whose product begins beside the end of this one.
   WW_DEVICE void make(typename FusedBlock<C>::Stages& at, const typename FusedBlock<C>::Slots& to, bool more) {
     const u32 k = b_.stage(at.entry), t = b_.factors(at.entry), slot = b_.slot(to.entry);
-    Inverse inverse(b_.scratch(), thread_, t + offsetof(FusedTokens, beta));
+    Inverse inverse(b_.scratch(), thread_);
     float2 lower;
     {
       OfA factors;
@@ -221,10 +234,11 @@ class FusedPrepare {
       Inverse::meet();  // all are done with the chunk before
       lower = put_a(inverse, factors);
     }
-    ptx::mbarrier_wait(b_.known_q(at.entry), at.round & 1);
     start(products_, k, k + C::kQ);
     if (to.round > 0) ptx::mbarrier_wait(b_.slot_empty(to.entry), (to.round + 1) & 1);
-    inverse.invert_diagonal(lower, slot);
+    inverse.invert_diagonal(lower, slot, t + offsetof(FusedTokens, beta));
+    inverse.merge_sixteens(slot);
+    ptx::mbarrier_wait(b_.known_q(at.entry), at.round & 1);
     OfP factors;
     take(factors, t);
     Mma::template wait<0>();
@@ -233,7 +247,7 @@ class FusedPrepare {
     b_.arrive(b_.empty(at.entry));
     at.advance();
     start_chunk(at, more);
-    inverse.merge(slot);
+    inverse.merge_thirty_twos(slot);
   }
   // What this warp's rows of A are multiplied by: in the diagonal's block of 16, of its first eight columns in both rows of this thread
   // and of its last eight in the second one; in earlier blocks, of rows and of columns.
@@ -244,41 +258,47 @@ class FusedPrepare {
   };
   WW_DEVICE void take(OfA& f, u32 t) const {
     const u32 columns = t + 4 * (16 * warp_ + column_), rows = t + 4 * row_;
-    const auto of = [&](int row, int half) {
-      const float g = load_float(rows + 32 * row + offsetof(FusedTokens, log2_decay)), by = load_float(rows + 32 * row + offsetof(FusedTokens, near_a));
+    const auto of = [&](int row, int half, u32 norms) {
+      const float g = load_float(rows + 32 * row + offsetof(FusedTokens, log2_decay)), by = load_float(rows + 32 * row + norms);
       const float2 sum = load_pair(columns + 32 * half + offsetof(FusedTokens, log2_decay));
       const float2 norm = load_pair(columns + 32 * half + offsetof(FusedTokens, k_norm));
       return make_float2(by * norm.x * ptx::exp2_approx(fminf(g - sum.x, 0)), by * norm.y * ptx::exp2_approx(fminf(g - sum.y, 0)));
     };
-    f.first[0] = of(0, 0), f.first[1] = of(1, 0), f.last = of(1, 1);
+    f.first[0] = of(0, 0, offsetof(FusedTokens, near_a)), f.last = of(1, 1, offsetof(FusedTokens, near_a));
+    f.first[1] = of(1, 0, offsetof(FusedTokens, k_norm));
 #pragma unroll
     for (int i = 0; i < 2; ++i) f.far[i] = load_float(rows + 32 * i + offsetof(FusedTokens, far_a));
     const u32 fars = t + offsetof(FusedTokens, far) + 256 * (warp_ > 0 ? warp_ - 1 : 0) + 4 * column_;
 #pragma unroll
     for (int n = 0; n < 6; ++n) f.columns[n] = load_pair(fars + 32 * n);
   }
-  // What the diagonal's block has in its lower rows and left columns is returned.
+  // What -M has in its lower rows and left columns of the diagonal's block is returned.
   WW_DEVICE float2 put_a(Inverse& inverse, const OfA& f) const {
     float2 near[3] = {};
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
       const float* const d = &products_[8 * block];
-      if (block == warp_) {
-        near[0] = make_float2(d[0], d[1]), near[1] = make_float2(d[2], d[3]), near[2] = make_float2(d[6], d[7]);
-      } else if (block < 3 && block < warp_) {
-        u32 w[4];
+      const bool own = block == warp_;
+      near[0] = make_float2(choose(own, d[0], near[0].x), choose(own, d[1], near[0].y));
+      near[1] = make_float2(choose(own, d[2], near[1].x), choose(own, d[3], near[1].y));
+      near[2] = make_float2(choose(own, d[6], near[2].x), choose(own, d[7], near[2].y));
+    }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 column = f.columns[2 * block + i / 2];
-          w[i] = Inverse::pack(d[2 * i] * (f.far[i % 2] * column.x), d[2 * i + 1] * (f.far[i % 2] * column.y));
-        }
-        inverse.put_far(block, w);
+    for (int block = 0; block < 3; ++block) {
+      if (block >= warp_) continue;
+      const float* const d = &products_[8 * block];
+      u32 w[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 column = f.columns[2 * block + i / 2];
+        w[i] = Inverse::pack(d[2 * i] * (f.far[i % 2] * column.x), d[2 * i + 1] * (f.far[i % 2] * column.y));
       }
+      inverse.put_far(block, w);
     }
     const bool even = column_ < lane_ / 4, odd = column_ + 1 < lane_ / 4;
     inverse.put_near(0, make_float2(even ? near[0].x * f.first[0].x : 0.0f, odd ? near[0].y * f.first[0].y : 0.0f));
     inverse.put_near(1, make_float2(even ? near[2].x * f.last.x : 0.0f, odd ? near[2].y * f.last.y : 0.0f));
-    return make_float2(near[1].x * f.first[1].x, near[1].y * f.first[1].y);
+    return make_float2(-near[1].x * f.first[1].x, -near[1].y * f.first[1].y);
   }
   // The same of P, from K Q^T: so the warp that has most blocks of A has the fewest of P. This warp's rows are tokens j, columns i.
   struct OfP {
@@ -308,20 +328,21 @@ class FusedPrepare {
     float own[8] = {};
 #pragma unroll
     for (int block = 0; block < 4; ++block) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) own[i] = choose(block == warp_, products_[8 * block + i], own[i]);
+    }
+#pragma unroll
+    for (int block = 1; block < 4; ++block) {
+      if (block <= warp_) continue;
       const float* const d = &products_[8 * block];
-      if (block == warp_) {
+      u32 w[4];
 #pragma unroll
-        for (int i = 0; i < 8; ++i) own[i] = d[i];
-      } else if (block > 0 && block > warp_) {
-        u32 w[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 column = f.columns[2 * block - 2 + i / 2];
-          const float row = f.far[block - 1][i % 2];
-          w[i] = E::pack(d[2 * i] * (column.x * row), d[2 * i + 1] * (column.y * row));
-        }
-        ptx::stmatrix_x4_trans(to + 16 * 128 * block, w);
+      for (int i = 0; i < 4; ++i) {
+        const float2 column = f.columns[2 * block - 2 + i / 2];
+        const float row = f.far[block - 1][i % 2];
+        w[i] = E::pack(d[2 * i] * (column.x * row), d[2 * i + 1] * (column.y * row));
       }
+      ptx::stmatrix_x4_trans(to + 16 * 128 * block, w);
     }
     const u32 w[4] = {E::pack(even ? own[0] * f.first.x : 0.0f, odd ? own[1] * f.first.y : 0.0f), 0,
                       E::pack(own[4] * f.last[0].x, own[5] * f.last[0].y),

@@ -26,7 +26,9 @@ class FusedStates {
       else multiply_all(at, from);
     }
     turn(from.entry ^ 1);
-    store_turned(from.entry ^ 1);
+    u32 pieces[4][4];
+    take_turned(pieces, from.entry ^ 1);
+    store_turned(pieces);
   }
 
  private:
@@ -165,9 +167,11 @@ class FusedStates {
       float ks[32];
       start_state(ks, k);
       turn(from.entry ^ 1);
-      store_turned(from.entry ^ 1);
-      ptx::fence_proxy_async();
+      u32 pieces[4][4];
+      take_turned(pieces, from.entry ^ 1);
+      ptx::fence_proxy_async();  // ahead of the stores, for which it would wait
       b_.arrive(b_.v_empty(from.entry ^ 1));
+      store_turned(pieces);
       Mma::template wait<0>();
       Mma::settle(ks);
       ptx::mbarrier_wait(b_.known(at.entry), at.round & 1);
@@ -220,16 +224,21 @@ class FusedStates {
     }
     __syncwarp();
   }
+  WW_DEVICE void take_turned(u32 (&pieces)[4][4], int entry) const {
+    const int lane = opaque(lane_);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      ptx::load_shared_16(pieces[i], b_.v(entry) + group_ * kBlockBytes + piece_offset(lane / 2 + 16 * i, 2 * warp_ + lane % 2));
+    }
+  }
   // Without a branch, since MMAs may be under way.
-  WW_DEVICE void store_turned(int entry) const {
-    const int lane = opaque(lane_), half = lane % 2, first = lane / 2;
-    const int64_t at = out_at_ + first * p_.out_token_stride + 64 * group_ + 16 * warp_ + 8 * half;
+  WW_DEVICE void store_turned(const u32 (&pieces)[4][4]) const {
+    const int lane = opaque(lane_), first = lane / 2;
+    const int64_t at = out_at_ + first * p_.out_token_stride + 64 * group_ + 16 * warp_ + 8 * (lane % 2);
     const auto* to = static_cast<const unsigned short*>(p_.out) + at;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      u32 w[4];
-      ptx::load_shared_16(w, b_.v(entry) + group_ * kBlockBytes + piece_offset(first + 16 * i, 2 * warp_ + half));
-      store_global_16_if(to, w, first + 16 * i < out_tokens_);
+      store_global_16_if(to, pieces[i], first + 16 * i < out_tokens_);
       to += 16 * p_.out_token_stride;
     }
   }
