@@ -47,6 +47,7 @@ void ww_linear_bench_run(const WwLinearBenchCall* c) {
   gates.a_log = c->a_log, gates.dt_bias = c->dt_bias;
   call.gates = &gates;
   call.l2norm = true;
+  call.any_form = true;  // as models and the library's functions call them
   call.scale = 1.0f / std::sqrt(static_cast<float>(c->k_dim));
   const int64_t head = int64_t{c->v_dim} * c->k_dim;
   call.state = {c->states, c->bf16_state != 0 ? DType::bf16 : DType::f32, head * c->v_heads, head};

@@ -313,11 +313,12 @@ typedef struct ww_linear_args {
   float scale;             /* 0: 1 / sqrt(k_dim) */
   int32_t exact;           /* 1: on a GPU, token by token in f32; 0: prompts by chunks, 16-bit MMA (f32 if q is) */
   void* stream;            /* of a GPU (a CUstream) */
+  int32_t deterministic;   /* 1: a request's bits are the same in any batch; 0: what is fastest for the batch */
 } ww_linear_args;
 #define WW_LINEAR_ARGS_INIT                                                                                           \
   {                                                                                                                   \
     sizeof(ww_linear_args), WW_LINEAR_GDN, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, NULL, \
-        NULL, 0, 0, 0.0f, 0.0f, 0, NULL                                                                               \
+        NULL, 0, 0, 0.0f, 0.0f, 0, NULL, 0                                                                            \
   }
 /* Scratch memory stays with the context; on a GPU it is taken for the call, from the stream's pool. */
 WW_API ww_status ww_linear_attention(ww_context* context, const ww_linear_args* args);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -105,6 +106,13 @@ TEST(CLinearAttention, IsTheRecurrence) {
       expect_right(p, from_zeros);
     }
   }
+}
+
+TEST(CLinearAttention, TakesAStructWithoutItsLastField) {
+  Problem p(false);
+  p.args.struct_size = offsetof(ww_linear_args, deterministic);
+  p.args.deterministic = 7;  // not read
+  expect_right(p, false);
 }
 
 // One token each, without q_indptr, continues as one call for both tokens does.

@@ -218,6 +218,7 @@ Status read_numbers(const ww_linear_args& args, LinearAttnCall& call) {
   if (args.l2norm_eps != 0) call.l2norm_eps = args.l2norm_eps;
   call.scale = args.scale != 0 ? args.scale : 1 / std::sqrt(static_cast<float>(call.shape.k_dim));
   call.exact = args.exact != 0 || call.q.dtype == DType::f32;
+  call.any_form = args.deterministic == 0;
   return {};
 }
 

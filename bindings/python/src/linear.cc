@@ -16,7 +16,7 @@ struct LinearGates {
 };
 
 struct LinearOptions {
-  bool kda, from_zeros, l2norm, exact;
+  bool kda, from_zeros, l2norm, exact, deterministic;
   float l2norm_eps, scale;
   uint64_t stream;
 };
@@ -47,6 +47,7 @@ void linear_attention(Context& context, const ConstTensor& q, const ConstTensor&
     args.slots = slots->data();
   }
   args.from_zeros = options.from_zeros, args.l2norm = options.l2norm, args.exact = options.exact;
+  args.deterministic = options.deterministic;
   args.l2norm_eps = options.l2norm_eps, args.scale = options.scale;
   args.stream = stream_of(options.stream);
   ww_status status;
@@ -66,14 +67,14 @@ void bind_linear_attention(nb::module_& m) {
          std::optional<ConstTensor> g, std::optional<ConstTensor> beta, std::optional<ConstTensor> a,
          std::optional<ConstTensor> b, std::optional<ConstTensor> a_log, std::optional<ConstTensor> dt_bias,
          std::optional<Ints> q_indptr, std::optional<Ints> slots, bool kda, bool from_zeros, bool l2norm, bool exact,
-         float l2norm_eps, float scale, uint64_t stream) {
+         bool deterministic, float l2norm_eps, float scale, uint64_t stream) {
         linear_attention(context, q, k, v, {g, beta, a, b, a_log, dt_bias}, state, out, q_indptr, slots,
-                         {kda, from_zeros, l2norm, exact, l2norm_eps, scale, stream});
+                         {kda, from_zeros, l2norm, exact, deterministic, l2norm_eps, scale, stream});
       },
       "context"_a, "q"_a, "k"_a, "v"_a, "state"_a, "out"_a, nb::kw_only(), "g"_a = nb::none(), "beta"_a = nb::none(),
       "a"_a = nb::none(), "b"_a = nb::none(), "a_log"_a = nb::none(), "dt_bias"_a = nb::none(),
       "q_indptr"_a = nb::none(), "slots"_a = nb::none(), "kda"_a = false, "from_zeros"_a = false, "l2norm"_a = false,
-      "exact"_a = false, "l2norm_eps"_a = 0.0f, "scale"_a = 0.0f, "stream"_a = 0);
+      "exact"_a = false, "deterministic"_a = false, "l2norm_eps"_a = 0.0f, "scale"_a = 0.0f, "stream"_a = 0);
 }
 
 }  // namespace warpweave::python

@@ -100,14 +100,15 @@ def test_flashinfer_prefill():
     x, starts = Inputs(80, False), [0, 30, 80]
     states = np.ascontiguousarray(np.swapaxes(x.state[:2], -1, -2))
     out, final = gdn_prefill.chunk_gated_delta_rule(x.q[0], x.k[0], x.v[0], np.exp(x.g[0]), x.beta[0], initial_state=states,
-                                                    output_final_state=True, cu_seqlens=np.array(starts), use_qk_l2norm_in_kernel=True)
+                                                    output_final_state=True, cu_seqlens=np.array(starts), use_qk_l2norm_in_kernel=True,
+                                                    deterministic=True)
     for r, (a, b) in enumerate(zip(starts, starts[1:])):
         expected, state = recurrence(x.q[0, a:b], x.k[0, a:b], x.v[0, a:b], x.g[0, a:b], x.beta[0, a:b], x.state[r])
         np.testing.assert_allclose(out[a:b], expected, atol=2e-5)
         np.testing.assert_allclose(np.swapaxes(final[r], -1, -2), state, atol=2e-5)
     alone = gdn_prefill.chunk_gated_delta_rule(x.q[0, :30], x.k[0, :30], x.v[0, :30], np.exp(x.g[0, :30]), x.beta[0, :30],
-                                               initial_state=states[:1], use_qk_l2norm_in_kernel=True)
-    np.testing.assert_allclose(alone, out[:30], atol=2e-5)
+                                               initial_state=states[:1], use_qk_l2norm_in_kernel=True, deterministic=True)
+    np.testing.assert_array_equal(alone, out[:30])  # the same bits in any batch
 
 
 class Steps:

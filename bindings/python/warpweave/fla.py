@@ -12,7 +12,8 @@ There, q, k and v in float32 run token by token, too.
 from ._linear import as_floats, compact, filled, flat, float_copy, indptr_of, new_out, run, turned
 
 
-def _linear(q, k, v, gates, *, kda, scale, initial_state, output_final_state, l2norm, cu_seqlens, state_v_first, exact, out):
+def _linear(q, k, v, gates, *, kda, scale, initial_state, output_final_state, l2norm, cu_seqlens, state_v_first, exact, deterministic,
+            out):
     starts = indptr_of(q, cu_seqlens)
     shape = (len(starts) - 1, v.shape[2], v.shape[3], q.shape[3])
     if initial_state is None:
@@ -23,7 +24,8 @@ def _linear(q, k, v, gates, *, kda, scale, initial_state, output_final_state, l2
             raise ValueError(f"initial_state: must hold {shape[0]} states of {shape[1]} heads, {shape[3]} x {shape[2]}")
     out = new_out(v, out)
     run(flat(q), flat(k), flat(v), state, out, q_indptr=starts, kda=kda, scale=scale, l2norm=l2norm, exact=exact,
-        from_zeros=initial_state is None, **{name: flat(x) if name in ("g", "beta", "a", "b") else x for name, x in gates.items()})
+        deterministic=deterministic, from_zeros=initial_state is None,
+        **{name: flat(x) if name in ("g", "beta", "a", "b") else x for name, x in gates.items()})
     if not output_final_state:
         return out, None
     return out, state if state_v_first else compact(turned(state))
@@ -45,21 +47,24 @@ def _gates(q, v, g, beta, raw, kda, A_log, dt_bias):
 
 
 def _call(q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel,
-          use_beta_sigmoid_in_kernel, A_log, dt_bias, cu_seqlens, state_v_first, out, *, kda, exact):
+          use_beta_sigmoid_in_kernel, A_log, dt_bias, cu_seqlens, state_v_first, out, *, kda, exact, deterministic=False):
     if use_gate_in_kernel != use_beta_sigmoid_in_kernel:
         raise NotImplementedError("use_gate_in_kernel and use_beta_sigmoid_in_kernel: one without the other does not run here")
     gates = _gates(q, v, g, beta, use_gate_in_kernel, kda, A_log, dt_bias)
     return _linear(q, k, v, gates, kda=kda, scale=scale, initial_state=initial_state, output_final_state=output_final_state,
-                   l2norm=use_qk_l2norm_in_kernel, cu_seqlens=cu_seqlens, state_v_first=state_v_first, exact=exact, out=out)
+                   l2norm=use_qk_l2norm_in_kernel, cu_seqlens=cu_seqlens, state_v_first=state_v_first, exact=exact,
+                   deterministic=deterministic, out=out)
 
 
 def chunk_gated_delta_rule(q, k, v, g=None, beta=None, scale=None, initial_state=None, output_final_state=False,
                            use_qk_l2norm_in_kernel=False, *, use_gate_in_kernel=False, use_beta_sigmoid_in_kernel=False,
-                           A_log=None, dt_bias=None, cu_seqlens=None, state_v_first=False, out=None):
+                           A_log=None, dt_bias=None, cu_seqlens=None, state_v_first=False, out=None, deterministic=False):
     """g and beta [batch, tokens, v heads]; None: no decay, 1. With use_gate_in_kernel and use_beta_sigmoid_in_kernel they
-    are raw: the decay is -exp(A_log) softplus(g + dt_bias), beta sigmoid(beta). Returns (out, final state)."""
+    are raw: the decay is -exp(A_log) softplus(g + dt_bias), beta sigmoid(beta). deterministic: a sequence's bits are the same in
+    any batch, which costs time where there are many. Returns (out, final state)."""
     return _call(q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel,
-                 use_beta_sigmoid_in_kernel, A_log, dt_bias, cu_seqlens, state_v_first, out, kda=False, exact=False)
+                 use_beta_sigmoid_in_kernel, A_log, dt_bias, cu_seqlens, state_v_first, out, kda=False, exact=False,
+                 deterministic=deterministic)
 
 
 def fused_recurrent_gated_delta_rule(q, k, v, g=None, beta=None, scale=None, initial_state=None, output_final_state=False,

@@ -15,10 +15,10 @@ def _logs(alpha):
 
 
 def chunk_gated_delta_rule(q, k, v, g=None, beta=None, scale=None, initial_state=None, output_final_state=False, cu_seqlens=None,
-                           use_qk_l2norm_in_kernel=False, output=None, output_state=None):
+                           use_qk_l2norm_in_kernel=False, output=None, output_state=None, deterministic=False):
     """q and k [tokens, k heads, dim], v [tokens, v heads, dim], sequences end to end by cu_seqlens. Unlike fla's, g is the decay
     itself, exp of fla's: [tokens, v heads] in float32, and states are [sequences, v heads, v dim, k dim]. None: no decay; beta
-    None: 1. Returns out, or (out, final state)."""
+    None: 1. deterministic: a sequence's bits are the same in any batch. Returns out, or (out, final state)."""
     starts = [0, q.shape[0]] if cu_seqlens is None else cu_seqlens
     heads, shape = tuple(v.shape[:2]), (len(starts) - 1, v.shape[1], v.shape[2], q.shape[2])
     if initial_state is not None and tuple(initial_state.shape) != shape:
@@ -33,5 +33,5 @@ def chunk_gated_delta_rule(q, k, v, g=None, beta=None, scale=None, initial_state
     beta = filled(v, heads, 1) if beta is None else as_floats(beta)
     output = new_out(v, output)
     run(q, k, v, state, output, q_indptr=starts, g=log_decays, beta=beta, scale=scale, l2norm=use_qk_l2norm_in_kernel,
-        from_zeros=initial_state is None)
+        from_zeros=initial_state is None, deterministic=deterministic)
     return (output, state) if output_final_state else output
