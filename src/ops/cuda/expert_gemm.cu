@@ -116,7 +116,7 @@ __device__ __forceinline__ void bring_weights(const Args& a, const Ring<C>& ring
 
 template <class C>
 __device__ __forceinline__ void bring_places(const PlaceBox& box, const Ring<C>& ring, int chunk) {
-  constexpr bool kByBlock = C::kBlocks > 1;     // as make_blocks_map() has it
+  constexpr bool kByBlock = C::kBlocks > 1;  // as make_blocks_map() has it
   ptx::tma_load_4d(ring.at() + C::kWeightBytes, box.x, ring.full(), kByBlock ? 0 : chunk * kBoxColumns, box.first_row,
                    kByBlock ? chunk * C::kBlocks : 0, 0);
 }
