@@ -298,8 +298,8 @@ bool make_place_maps(PlaceMaps& maps, const void* x, int64_t rows, int64_t colum
   // Of shared rows, which all CTAs read, whole lines.
   constexpr auto kPromotion = C::kMostPlaces == kSharedRows ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_NONE;
   const cuda::MatrixStack places = {x, 1, rows * columns * 2, rows, columns, kPromotion};
-  for (int i = 0; i < PlaceMaps::kCount && PlaceMaps::kWidths[i] <= C::kMostPlaces; ++i) {
-    const int width = PlaceMaps::kWidths[i];
+  for (int i = 0; i < PlaceMaps::kCount && PlaceMaps::width(i) <= C::kMostPlaces; ++i) {
+    const int width = PlaceMaps::width(i);
     const cudaError_t made = C::kBlocks > 1 ? cuda::make_blocks_map(&maps.of[i], places, width, C::kBlocks)
                                             : cuda::make_matrix_map(&maps.of[i], x, rows, columns, width);
     if (made != cudaSuccess) return false;

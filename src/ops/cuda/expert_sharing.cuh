@@ -8,12 +8,12 @@ namespace warpweave::gpu {
 
 // x in boxes of as many places as each width of the WGMMAs has.
 struct PlaceMaps {
-  static constexpr int kCount = 6, kWidths[kCount] = {8, 16, 24, 32, 48, 64};
+  static constexpr int kCount = 6;
   CUtensorMap of[kCount];
 
   // Of the narrowest width that holds so many places.
   static __device__ __forceinline__ int index(int places) { return places <= 32 ? (places - 1) / 8 : places <= 48 ? 4 : 5; }
-  static __device__ __forceinline__ int width(int index) { return index < 4 ? 8 * (index + 1) : 16 * (index - 1); }
+  static constexpr int width(int index) { return index < 4 ? 8 * (index + 1) : 16 * (index - 1); }
 };
 
 // Tiles of experts that have all rows, at the last places (ExpertGemmCall::early).
