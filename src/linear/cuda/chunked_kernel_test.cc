@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "device/cuda/testing/host_cta.h"
@@ -190,21 +191,30 @@ TEST(ChunkedLinearKernel, DecodeInRuns) {
 }
 
 // A batch is of one form of the kernel, and its first request alone of the other.
-TEST(ChunkedLinearKernel, DecodeGivesARequestTheSameBitsInAnyBatch) {
+void expect_the_same_bits_alone(LinearAttnCase c) {
+  c.start = testing_linear::Start::own_slot;
   ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::ascending), false);
+  testing_linear::LinearAttnProblem all(c), one(c);
+  LinearAttnCall batch = all.call(), alone = one.call();
+  LinearAttnBatch first = *alone.batch;
+  first.num_requests = 1, first.num_tokens = 1;
+  alone.batch = &first;
+  kernel.decode(batch);
+  kernel.decode(alone);
+  for (int i = 0; i < c.shape.v_heads * c.shape.v_dim; ++i) EXPECT_EQ(all.out_at(0, i), one.out_at(0, i)) << c.name << " " << i;
+  EXPECT_EQ(all.recurrent(first.slots[0]), one.recurrent(first.slots[0])) << c.name;
+}
+TEST(ChunkedLinearKernel, DecodeGivesARequestTheSameBitsInAnyBatch) {
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
     for (int k_dim : {64, 128, 192, 256}) {
-      LinearAttnCase c{.name = "bits", .phase = LinearAttnPhase::decode, .shape = {kind, 1, 2, k_dim, 48}, .lengths = std::vector<int>(8, 1)};
-      c.start = testing_linear::Start::own_slot;
-      testing_linear::LinearAttnProblem all(c), one(c);
-      LinearAttnCall batch = all.call(), alone = one.call();
-      LinearAttnBatch first = *alone.batch;
-      first.num_requests = 1, first.num_tokens = 1;
-      alone.batch = &first;
-      kernel.decode(batch);
-      kernel.decode(alone);
-      for (int i = 0; i < 2 * 48; ++i) EXPECT_EQ(all.out_at(0, i), one.out_at(0, i)) << linear_attn_kind_name(kind) << " " << k_dim << " " << i;
-      EXPECT_EQ(all.recurrent(first.slots[0]), one.recurrent(first.slots[0])) << linear_attn_kind_name(kind) << " " << k_dim;
+      for (const DType state : {DType::f32, DType::bf16}) {
+        for (const bool norm : {false, true}) {
+          LinearAttnCase c{.name = {}, .phase = LinearAttnPhase::decode, .shape = {kind, 1, 2, k_dim, 48}, .lengths = std::vector<int>(8, 1)};
+          c.name = std::string(linear_attn_kind_name(kind)) + " " + std::to_string(k_dim) + (state == DType::bf16 ? " bf16" : "") + (norm ? " norm" : "");
+          c.state = state, c.gates = c.norm = norm;
+          expect_the_same_bits_alone(c);
+        }
+      }
     }
   }
 }

@@ -15,11 +15,14 @@ namespace warpweave::linear {
 
 // How lanes share rows (of more than 192 channels twice as many) and blocks a multiprocessor. Sums add up in one order, whatever the
 // form is: a request gets the same bits in any batch.
-struct DecodeFew {  // and any number of requests whose states have 16 bits, or whose k_dim is not kDim
+struct DecodeFew {  // and any number of requests of most states of 16 bits, or whose k_dim is not kDim
   static constexpr int kLanes = 8, kThreads = 256, kBlocks = 2;
 };
 struct DecodeMany {
   static constexpr int kLanes = 16, kThreads = 256, kBlocks = 3;
+};
+struct DecodeNarrow {  // GDN's states of 16 bits: they come so fast that instructions count, and fewer warps share those of a unit's beginning
+  static constexpr int kLanes = 8, kThreads = 128, kBlocks = 4;
 };
 template <int kBlocks_>
 struct DecodeSmall {  // many heads of few bytes: more of them at once, since a block waits at the beginning of each

@@ -147,25 +147,33 @@ TEST_P(LinearGpu, SameBitsAgain) {
 TEST_P(LinearGpu, DecodeGivesARequestTheSameBitsInAnyBatch) {
   constexpr int kSteps = 3;
   const auto kernel = make_cuda_linear_kernel(GetParam());
-  const auto same_bits = [&](const LinearAttnShape& shape) {
-    RandomCall all(*kernel, shape, {64, 1, 64}, DType::f32);
+  const auto same_bits = [&](const LinearAttnShape& shape, DType state_dtype, bool norm) {
+    RandomCall all(*kernel, shape, {64, 1, 64}, state_dtype);
+    const std::vector<float> ones(shape.v_dim, 1.0f);
+    LinearAttnNorm of_outputs;
+    of_outputs.weight = all.memory.copy(ones.data(), ones.size());
+    if (norm) all.call.norm = &of_outputs;
     all.batch.q_indptr = nullptr;
     for (int step = 0; step < kSteps; ++step) kernel->decode(all.call);
     auto out = all.out();
-    auto state = all.state();
+    auto state = all.state_bytes();
     all.forget();
     all.batch.num_requests = all.batch.num_tokens = 1;
     for (int step = 0; step < kSteps; ++step) kernel->decode(all.call);
     const auto alone = all.out();
-    out.resize(alone.size()), state.resize(all.call.state.slot_stride);
-    auto state_alone = all.state();
+    out.resize(alone.size()), state.resize(all.call.state.slot_stride * bytes_of_type(state_dtype));
+    auto state_alone = all.state_bytes();
     state_alone.resize(state.size());
-    EXPECT_EQ(out, alone) << linear_attn_kind_name(shape.kind) << " " << shape.k_dim;
-    EXPECT_EQ(std::memcmp(state.data(), state_alone.data(), state.size() * 4), 0) << linear_attn_kind_name(shape.kind) << " " << shape.k_dim;
+    EXPECT_EQ(out, alone) << linear_attn_kind_name(shape.kind) << " " << shape.k_dim << " " << norm;
+    EXPECT_TRUE(state == state_alone) << linear_attn_kind_name(shape.kind) << " " << shape.k_dim << " " << norm;
   };
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
-    for (const int k_dim : {64, 96, 128, 192, 256}) same_bits({kind, 16, 16, k_dim, 128});
-    for (const int k_dim : {64, 128}) same_bits({kind, 16, 16, k_dim, 64});
+    for (const DType state : {DType::f32, DType::bf16}) {
+      for (const bool norm : {false, true}) {
+        for (const int k_dim : {64, 96, 128, 192, 256}) same_bits({kind, 16, 16, k_dim, 128}, state, norm);
+        for (const int k_dim : {64, 128}) same_bits({kind, 16, 16, k_dim, 64}, state, norm);
+      }
+    }
   }
 }
 

@@ -249,6 +249,12 @@ struct RandomCall {
     must(cudaMemcpy(all.data(), call.out, all.size() * 2, cudaMemcpyDeviceToHost));
     return all;
   }
+  std::vector<std::byte> state_bytes() const {
+    must(cudaDeviceSynchronize());
+    std::vector<std::byte> all(state_elements * bytes_of_type(call.state.dtype));
+    must(cudaMemcpy(all.data(), call.state.data, all.size(), cudaMemcpyDeviceToHost));
+    return all;
+  }
   // f32 states.
   std::vector<float> state() const {
     must(cudaDeviceSynchronize());
