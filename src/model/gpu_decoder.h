@@ -145,9 +145,10 @@ class GpuDecoder {
   // out [count, vocab] from rows that no norm is wanted of. With a `copy` of the head, or of some of its rows,
   // [count, its rows].
   Status head_logits(const HeadRows& rows, float* out, gpu::Stream stream, const CopiedHead& copy = {});
-  // Where the kernel that makes so many rows may leave them in e4m3, or nowhere.
+  // Where the kernel that makes so many rows may leave them in e4m3, a scale a row, or nowhere.
   gpu::RowCodes head_codes(int64_t count, const CopiedHead& copy = {}) const {
-    return head_gemm(copy).input_codes(head_call({.count = count}, copy));
+    const gpu::GemmCall call = head_call({.count = count}, copy);
+    return call.linear->scaling == gpu::Fp8Scaling::row ? head_gemm(copy).input_codes(call) : gpu::RowCodes{};
   }
   // The same without the logits, where their order is that of the head's GEMM: what stands in each part of a row
   // (choice_gemm.h), [count, choice_parts()]; 0 parts: there are only logits.

@@ -18,6 +18,8 @@ struct Widths {
   const char* family;
   json changes;
   bool rounds_to_8_bits = false;
+  int block = 0;       // of scales; 0: a scale a row
+  size_t prompt = 66;  // rows of its first chunk
 };
 
 class GpuWidthsTest : public testing::TestWithParam<Widths> {
@@ -26,13 +28,13 @@ class GpuWidthsTest : public testing::TestWithParam<Widths> {
     json config = json::parse(read_file(std::string("tests/golden/families/") + GetParam().family + "/config.json"));
     config.update(GetParam().changes);
     write_file(folder_ / "config.json", config.dump());
-    if (GetParam().rounds_to_8_bits) fp8_ = Fp8Config{};
-    ids_.resize(70);  // GEMMs of many rows; then some of one
+    if (GetParam().rounds_to_8_bits) fp8_ = Fp8Config{GetParam().block, GetParam().block};
+    ids_.resize(GetParam().prompt + 4);  // GEMMs of many rows; then some of one
     for (size_t i = 0; i < ids_.size(); ++i) ids_[i] = static_cast<int32_t>((i * 37 + 11) % 96);
   }
 
   Result<std::vector<float>> on_cpu() {
-    WW_ASSIGN_OR_RETURN(auto run, PagedRun::open(folder_.path(), {.load_format = "dummy", .fp8 = fp8_}));
+    WW_ASSIGN_OR_RETURN(auto run, PagedRun::open(folder_.path(), {.max_tokens = most_tokens(), .load_format = "dummy", .fp8 = fp8_}));
     return feed_all(*run);
   }
   Result<std::vector<float>> on_gpu(DType dtype, DeviceArch arch) {
@@ -41,11 +43,13 @@ class GpuWidthsTest : public testing::TestWithParam<Widths> {
     return feed_all(*run);
   }
 
+  int most_tokens() const { return std::max(128, static_cast<int>(ids_.size())); }
   // A prompt in two chunks, then steps of one token.
   template <typename Run>
   Result<std::vector<float>> feed_all(Run& run) {
     std::vector<float> out;
-    for (size_t done = 0, chunk = 66; done < ids_.size(); done += chunk, chunk = done < 68 ? 2 : 1) {
+    const size_t prompt = GetParam().prompt;
+    for (size_t done = 0, chunk = prompt; done < ids_.size(); done += chunk, chunk = done < prompt + 2 ? 2 : 1) {
       WW_ASSIGN_OR_RETURN(const auto logits, run.feed(std::span(ids_).subspan(done, chunk)));
       out.insert(out.end(), logits.begin(), logits.end());
     }
@@ -78,6 +82,7 @@ TEST_P(GpuWidthsTest, LogitsAreThoseOfTheCpu) {
 const json kOdd = {{"hidden_size", 50}, {"intermediate_size", 37}};
 const json kOddExperts = {{"hidden_size", 50}, {"intermediate_size", 37}, {"moe_intermediate_size", 21},
                           {"shared_expert_intermediate_size", 21}};
+const json kBlocks = {{"hidden_size", 256}, {"intermediate_size", 128}, {"moe_intermediate_size", 128}, {"head_dim", 64}, {"num_hidden_layers", 4}, {"max_position_embeddings", 512}};
 const json kWideExperts = {{"hidden_size", 101}, {"intermediate_size", 90}, {"moe_intermediate_size", 75}};
 
 INSTANTIATE_TEST_SUITE_P(
@@ -91,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Widths{"mixtral-moe", kOdd}, Widths{"mixtral-moe", {{"intermediate_size", 37}}},
                     Widths{"mixtral-moe", kWideExperts}, Widths{"mixtral-moe", {{"hidden_size", 36}}},
                     Widths{"mixtral-moe", {{"intermediate_size", 37}}, true}, Widths{"phimoe-moe", kOdd},
-                    Widths{"gpt-oss", kOdd}, Widths{"qwen2-moe", kOddExperts},
+                    Widths{"qwen3-moe", kBlocks, true, 128}, Widths{"qwen3-moe", kBlocks, true, 128, 264}, Widths{"gpt-oss", kOdd}, Widths{"qwen2-moe", kOddExperts},
                     Widths{"qwen2-moe", {{"moe_intermediate_size", 21}, {"shared_expert_intermediate_size", 42}}},
                     Widths{"deepseek-v3-moe", kWideExperts}, Widths{"qwen3-next", kOddExperts}),
     [](const auto& info) {

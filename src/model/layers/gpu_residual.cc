@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ops/cuda/any_width.h"
+#include "ops/cuda/norm_codes.h"
 #include "ops/cuda/norms.h"
 #include "ops/cuda/small_gemm.h"
 #include "ops/cuda/stream_gemm.h"
@@ -193,12 +194,31 @@ Status GpuResidual::run_adapted(const gpu::GemmCall& call, std::optional<LoraPla
 // Where the normed rows are left in e4m3 for the GEMM, if one kernel can make these of the rows.
 gpu::RowCodes GpuResidual::codes_for(const GpuRowNorm& norm, const gpu::GemmCall& call) const {
   const bool any_norm = norm_.layer_norm && !norm.weight.empty();
-  if (any_norm || adapting() || experts_.results != nullptr || !gpu::code_sums_takes(hidden_size_)) return {};
-  return gemm_.input_codes(call);
+  if (any_norm || adapting()) return {};
+  const bool blocks = call.linear->scaling == gpu::Fp8Scaling::block;
+  bool one_kernel = !blocks && gpu::code_sums_takes(hidden_size_);
+  if (experts_.results != nullptr) {
+    one_kernel = blocks && gpu::norm_experts_codes_takes(hidden_size_, dtype_) && !norm.weight.empty() &&
+                 pending_.data == nullptr && call.rows == gemm_rows();
+  }
+  return one_kernel ? gemm_.input_codes(call) : gpu::RowCodes{};
 }
 
 void GpuResidual::normed_codes(const GpuRowNorm& norm, const gpu::RowCodes& to) {
   float* const x = branch_input();
+  if (experts_.results != nullptr) {
+    gpu::RmsNormCall call;
+    call.x = x;
+    call.rows = rows_;
+    call.cols = hidden_size_;
+    call.weight = norm.weight.data;
+    call.weight_offset = norm_.weight_offset;
+    call.eps = norm_.eps;
+    call.out_dtype = dtype_;
+    gpu::norm_experts_codes({{call, experts_}, to, gemm_rows()}, stream_);
+    experts_ = {};
+    return;
+  }
   gpu::code_sums({.x = x,
                   .partials = pending_,
                   .x_out = pending_.data != nullptr ? x : nullptr,

@@ -10,6 +10,7 @@
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/gpu_ops.h"
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/norm_codes.cuh"
 #include "ops/cuda/norm_rows.cuh"
 #include "ops/cuda/types.cuh"
 
@@ -155,7 +156,7 @@ struct NormShared {
 
 // Not `live`: with partial sums nothing is loaded or stored.
 template <typename T, class S>
-__device__ __forceinline__ void norm_part(const NormExpertsCall& of, const NormPart<T>& part, const NormShared<S>& shared,
+__device__ __forceinline__ void norm_part(const NormExpertsCodesCall& of, const NormPart<T>& part, const NormShared<S>& shared,
                                           float (&weight)[S::kPacks][S::kShare][4], bool live) {
   const RmsNormCall& call = of.norm;
   float kept[S::kPacks][S::kShare][4], sum[S::kShare] = {};
@@ -186,6 +187,9 @@ __device__ __forceinline__ void norm_part(const NormExpertsCall& of, const NormP
 #pragma unroll
       for (int j = 0; j < 4; ++j) value[j] += before[j];
     }
+    if constexpr (S::kAdded == Added::experts && sizeof(T) == 2) {
+      if (of.to.codes != nullptr) return code_block<T>(of, blockIdx.x / S::kCluster, static_cast<int>(call.cols) - part.cols + i, value);
+    }
     if (live) store_f32(part.out + i, value);
     if (live && call.out_f32 != nullptr) store_f32(call.out_f32 + (part.x - call.x) + i, value);
   };
@@ -208,7 +212,7 @@ __device__ __forceinline__ void norm_part(const NormExpertsCall& of, const NormP
 // comes from the L2, since other kernels have replaced it, at some 5 cycles an instruction, and the kernel before this one
 // has not ended yet.
 template <typename T, class S>
-__global__ void __launch_bounds__(S::kThreads, S::kBlocksOfSm) rms_norm_kernel(const __grid_constant__ NormExpertsCall of) {
+__global__ void __launch_bounds__(S::kThreads, S::kBlocksOfSm) rms_norm_kernel(const __grid_constant__ NormExpertsCodesCall of) {
   constexpr bool kRehearses = S::kAdded == Added::partials && S::kCluster == 1;
   const RmsNormCall& call = of.norm;
   __shared__ __align__(16) float sums[S::kSums];
@@ -236,14 +240,14 @@ __global__ void __launch_bounds__(S::kThreads, S::kBlocksOfSm) rms_norm_kernel(c
 }
 
 template <typename T, class S>
-void launch_norm(const NormExpertsCall& call, cudaStream_t stream) {
+void launch_norm(const NormExpertsCodesCall& call, cudaStream_t stream) {
   static_assert(kPrefetchBlocks % S::kCluster == 0);
   const unsigned blocks = static_cast<unsigned>(call.norm.rows) * S::kCluster + prefetch_blocks(call.norm.prefetch);
   launch_dependent({blocks, S::kThreads, 0, stream, S::kCluster}, rms_norm_kernel<T, S>, call);
 }
 
 template <typename T, int kPacks, Added kAdded>
-void launch_norm(const NormExpertsCall& call, cudaStream_t stream) {
+void launch_norm(const NormExpertsCodesCall& call, cudaStream_t stream) {
   if constexpr (kAdded != Added::nothing) {
     if (call.norm.rows <= kClusterRows && has_dependent_launch()) {
       return launch_norm<T, NormShape<kNormThreads, 1, kNormCluster, kPacks, kAdded>>(call, stream);
@@ -256,7 +260,7 @@ void launch_norm(const NormExpertsCall& call, cudaStream_t stream) {
 }
 
 template <typename T, Added kAdded>
-void launch_norm(const NormExpertsCall& call, cudaStream_t stream) {
+void launch_norm(const NormExpertsCodesCall& call, cudaStream_t stream) {
   constexpr int kPack = 4 * kNormThreads;  // columns
   if (call.norm.cols < kPack) {
     constexpr int kPacks = kPack / 4 / kNarrowThreads;
@@ -374,12 +378,14 @@ void rms_norm(const RmsNormCall& call, Stream stream) {
   if (call.rows == 0) return;
   if (call.cols % kRowPack != 0) return rms_norm_any_width(call, stream);
   with_type(call.out_dtype, [&]<typename T>(T*) {
-    if (call.partials.data != nullptr) return launch_norm<T, Added::partials>({call, {}}, cuda_stream(stream));
-    launch_norm<T, Added::nothing>({call, {}}, cuda_stream(stream));
+    if (call.partials.data != nullptr) return launch_norm<T, Added::partials>({{call, {}}}, cuda_stream(stream));
+    launch_norm<T, Added::nothing>({{call, {}}}, cuda_stream(stream));
   });
 }
 
-void norm_experts(const NormExpertsCall& call, Stream stream) {
+void norm_experts(const NormExpertsCall& call, Stream stream) { norm_experts_codes({call}, stream); }
+
+void norm_experts_codes(const NormExpertsCodesCall& call, Stream stream) {
   if (call.norm.rows == 0) return;
   if (norm_experts_bulk_takes(call)) return norm_experts_bulk(call, stream);
   with_type(call.norm.out_dtype, [&]<typename T>(T*) { launch_norm<T, Added::experts>(call, cuda_stream(stream)); });

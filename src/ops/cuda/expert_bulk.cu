@@ -7,6 +7,7 @@
 #include "device/cuda/ptx.h"
 #include "device/cuda/shared_memory_limit.h"
 #include "ops/cuda/launch.cuh"
+#include "ops/cuda/norm_codes.cuh"
 #include "ops/cuda/norm_rows.cuh"
 #include "ops/cuda/stream_gemm.h"
 #include "ops/cuda/types.cuh"
@@ -78,7 +79,7 @@ __device__ __forceinline__ void add_stage(const NormExpertsCall& of, const char*
 
 template <typename T, class S>
 __global__ void __launch_bounds__(S::kThreads, kCtas)
-norm_experts_kernel(const __grid_constant__ NormExpertsCall of, int stages, int stage_bytes) {
+norm_experts_kernel(const __grid_constant__ NormExpertsCodesCall of, int stages, int stage_bytes) {
   extern __shared__ __align__(128) char memory[];
   __shared__ __align__(16) float sums[2][S::kSums];  // by turns: a row's are read while the next row's are written
   __shared__ __align__(8) uint64_t full[kMostStages];
@@ -125,7 +126,11 @@ norm_experts_kernel(const __grid_constant__ NormExpertsCall of, int stages, int 
       store_f32(call.x + base + i, value);
 #pragma unroll
       for (int j = 0; j < 4; ++j) value[j] *= inverse * (weight[pack][share][j] + call.weight_offset);
-      store_f32(static_cast<T*>(call.out) + base + i, value);
+      if (of.to.codes != nullptr) {
+        code_block<T>(of, row, i, value);
+      } else {
+        store_f32(static_cast<T*>(call.out) + base + i, value);
+      }
       if (call.out_f32 != nullptr) store_f32(call.out_f32 + base + i, value);
     });
     if (++stage == stages) stage = 0, parity ^= 1;
@@ -133,7 +138,7 @@ norm_experts_kernel(const __grid_constant__ NormExpertsCall of, int stages, int 
 }
 
 template <typename T, int kPacks>
-void launch_norm(const NormExpertsCall& call, cudaStream_t stream) {
+void launch_norm(const NormExpertsCodesCall& call, cudaStream_t stream) {
   const auto kernel = norm_experts_kernel<T, NormShape<kNormThreads, 1, 1, kPacks, Added::experts>>;
   static SharedMemoryLimit limit;
   limit.raise(kernel, kRingBytes);  // where this fails, so does the launch
@@ -151,7 +156,7 @@ bool norm_experts_bulk_takes(const NormExpertsCall& call) {
          call.norm.out_dtype != DType::f32 && 2 * stage_bytes(call) <= kRingBytes;
 }
 
-void norm_experts_bulk(const NormExpertsCall& call, Stream stream) {
+void norm_experts_bulk(const NormExpertsCodesCall& call, Stream stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   const int packs = static_cast<int>((call.norm.cols + 4 * kNormThreads - 1) / (4 * kNormThreads));
   with_type(call.norm.out_dtype, [&]<typename T>(T*) {

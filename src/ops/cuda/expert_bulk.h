@@ -2,12 +2,12 @@
 // memory, not in registers. Compute capability 9.0.
 #pragma once
 
-#include "ops/cuda/experts.h"
+#include "ops/cuda/norm_codes.h"
 
 namespace warpweave::gpu {
 
-// As norm_experts(), with the same bits; asks for no weights ahead.
+// As norm_experts_codes(), with the same bits; asks for no weights ahead.
 bool norm_experts_bulk_takes(const NormExpertsCall& call);
-void norm_experts_bulk(const NormExpertsCall& call, Stream stream);
+void norm_experts_bulk(const NormExpertsCodesCall& call, Stream stream);
 
 }  // namespace warpweave::gpu

@@ -108,7 +108,7 @@ class GpuGemm {
   // Of more rows than kMostPartialRows it leaves none.
   int partial_splits(const GemmCall& call) const;
   // Where the kernel that makes the inputs may leave them for run() of this call, which is given them as x and x_scales then:
-  // else another kernel rounds them. Nowhere: run() does not read codes with scales of rows.
+  // else another kernel rounds them. Scales are of rows or of blocks, as the linear's are. Nowhere: run() takes no codes.
   RowCodes input_codes(const GemmCall& call) const;
   // Of a head: in how many parts of a row run_choice() leaves what stands there (choice_gemm.h), with the values that run()
   // would write to y; 0: it does not.

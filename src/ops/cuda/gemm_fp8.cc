@@ -49,7 +49,7 @@ Status GpuGemm::run_fp8(const GemmCall& call, Stream stream) {
     const Shape shape = shape_of(call);
     if (!fp8_refused_.contains(shape)) {
       const Status status = run_fp8_tensor(call, stream);
-      if (status.ok()) return {};
+      if (status.ok() || call.x_scales != nullptr) return status;
       fp8_refused_.insert(shape);
       const std::string text = "8-bit GEMM of " + std::to_string(call.rows) + " rows, " +
                                std::to_string(call.linear->out_features) + " x " +
@@ -68,7 +68,11 @@ bool GpuGemm::runs_streamed_codes(const GemmCall& call) const {
 
 RowCodes GpuGemm::input_codes(const GemmCall& call) const {
   const GpuLinear& linear = *call.linear;
-  if (linear.dtype != DType::fp8_e4m3 || linear.scaling != Fp8Scaling::row || !runs_streamed_codes(call)) return {};
+  if (linear.dtype != DType::fp8_e4m3 || small_gemm_fp8_takes(call)) return {};
+  // What cuBLASLt has not run yet it may refuse, and weights widened for it take no codes.
+  const bool by_library = linear.scaling == Fp8Scaling::block && !batch_invariant_ && fp8_path_ == Fp8Path::automatic &&
+                          tensor_takes(call) && plans_.contains(shape_of(call)) && !fp8_refused_.contains(shape_of(call));
+  if (!runs_streamed_codes(call) && !by_library) return {};
   return {fp8_codes_.as<uint8_t>(), fp8_scales_.as<float>()};
 }
 
