@@ -54,7 +54,8 @@ struct Tiles {
   static constexpr Glu kGlu = kGlu_;
   static constexpr bool kNarrow = kMostPlaces == kNarrowTilePlaces;
   static constexpr int kUsualCtas = kNarrow ? 4 : kCtas;  // of an SM
-  static constexpr int kCtasOfBlocks = kNarrow && !kFp8 ? 3 : kCtas;  // where boxes have several blocks
+  // Where boxes have several blocks. Tiles of shared rows are short in 8 bits, so that more of them begin while others end.
+  static constexpr int kCtasOfBlocks = (kNarrow && !kFp8) || (kMostPlaces == kSharedRows && kFp8) ? 3 : kCtas;
 };
 
 template <class T, bool kSplit_ = false, int kResident_ = kSplit_ ? kCtas : T::kUsualCtas, int kGroups_ = 1, int kBlocks_ = 1>
