@@ -20,6 +20,7 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kExperts = 8;                    // of a CTA: the N side of an MMA; rows and what they lose in bf16 are its M side
 constexpr int kChunk = 32;                     // columns that a warp multiplies at a time, 8 neighbours a lane
 constexpr int kRowStep = kThreads * 8;         // columns that the threads of a row's CTA have at a time
+constexpr int kNarrowColumns = kRowStep;       // rows of up to so many are loaded at once by less code
 constexpr int kMostNormBytes = 44 * 1024;      // of shared memory, beside what is fixed
 static_assert(kSharedRows == kWarps && 2 * kSharedRows == 16);
 
@@ -39,9 +40,9 @@ struct Halves {
 
 // The logits of a CTA's experts. Lane l has columns of row l / 4 of x and of expert l / 4 of the CTA: of each of the warp's chunks
 // the (l % 4)th 8. An MMA's depth may have any order, as long as it is the same on both sides.
-template <typename R>
+template <typename R, bool kWide>
 class Router {
-  static constexpr int kChunks = sizeof(R) == 2 ? 4 : 2;  // of a batch
+  static constexpr int kChunks = (sizeof(R) == 2 ? 4 : 2) + (kWide ? sizeof(R) == 2 ? 2 : 1 : 0);  // of a batch
   static constexpr int kBatch = kChunks * kWarps * kChunk;
   struct Weights {
     Pack<R, 8> of[kChunks];
@@ -201,34 +202,64 @@ struct RowSums {
   }
 };
 
-// A CTA's row, normed, and what its shared experts weigh.
+// Where a normed row is left.
 template <typename T>
+struct NormedRow {
+  const NormRouteCall& call;
+  int64_t begin;                // of h, of the codes
+  const float* norm;
+  float scale, inverse;         // of the row; of its codes
+
+  __device__ __forceinline__ void write(int column, float (&value)[8]) const {
+    float w[8];
+    load_f32(norm + column, w);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) value[c] *= w[c] * scale;
+    store_f32(static_cast<T*>(call.h) + begin + column, value);
+    if (call.codes == nullptr) return;
+    Pack<uint16_t, 4> codes;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) codes.value[c] = codes_of(value[2 * c], value[2 * c + 1], inverse);
+    *reinterpret_cast<Pack<uint16_t, 4>*>(call.codes + begin + column) = codes;
+  }
+};
+
+// A CTA's row, normed, and what its shared experts weigh.
+template <typename T, bool kWide>
 __device__ void norm_row(const NormRouteCall& call, int row, const float* norm) {
+  constexpr int kKept = kWide ? 2 : 1;  // packs in registers; more are read twice
   const int hidden = static_cast<int>(call.hidden), first = threadIdx.x * 8;
   const float* const x = call.x + int64_t{row} * hidden;
+  float kept[kKept][8];
   RowSums sums;
+  const auto add = [&](int i, const float(&value)[8]) { sums.add(value, norm + i, call.shared_gate != nullptr ? call.shared_gate + i : nullptr); };
+#pragma unroll
+  for (int pack = 0; pack < kKept; ++pack) {
+    if (first + pack * kRowStep < hidden) load_x(x + first + pack * kRowStep, kept[pack]);
+  }
+#pragma unroll
+  for (int pack = 0; pack < kKept; ++pack) {
+    if (first + pack * kRowStep < hidden) add(first + pack * kRowStep, kept[pack]);
+  }
 #pragma unroll 1
-  for (int i = first; i < hidden; i += kRowStep) {
+  for (int i = first + kKept * kRowStep; kWide && i < hidden; i += kRowStep) {
     float value[8];
     load_x(x + i, value);
-    sums.add(value, norm + i, call.shared_gate != nullptr ? call.shared_gate + i : nullptr);
+    add(i, value);
   }
   sums.join();
   const float scale = rsqrtf(__fdividef(sums.squares, static_cast<float>(hidden)) + call.norm_eps);
   const CodeScale of_codes(sums.largest * scale);
+  const NormedRow<T> normed = {call, int64_t{row} * hidden, norm, scale, of_codes.inverse};
+#pragma unroll
+  for (int pack = 0; pack < kKept; ++pack) {
+    if (first + pack * kRowStep < hidden) normed.write(first + pack * kRowStep, kept[pack]);
+  }
 #pragma unroll 1
-  for (int i = first; i < hidden; i += kRowStep) {
-    float value[8], w[8];
+  for (int i = first + kKept * kRowStep; kWide && i < hidden; i += kRowStep) {
+    float value[8];
     load_x(x + i, value);
-    load_f32(norm + i, w);
-#pragma unroll
-    for (int c = 0; c < 8; ++c) value[c] *= w[c] * scale;
-    store_f32(static_cast<T*>(call.h) + int64_t{row} * hidden + i, value);
-    if (call.codes == nullptr) continue;
-    Pack<uint16_t, 4> codes;
-#pragma unroll
-    for (int c = 0; c < 4; ++c) codes.value[c] = codes_of(value[2 * c], value[2 * c + 1], of_codes.inverse);
-    *reinterpret_cast<Pack<uint16_t, 4>*>(call.codes + int64_t{row} * hidden + i) = codes;
+    normed.write(i, value);
   }
   if (threadIdx.x == 0 && call.codes != nullptr) call.code_scales[row] = of_codes.scale;
   if (threadIdx.x < call.rule.shared) {
@@ -270,7 +301,7 @@ __device__ void write_tiles(const NormRouteCall& call, const Choice& choice, boo
   if (!padding) count_row(call.plan.load, expert);
 }
 
-template <typename T, typename R, int kEach>
+template <typename T, typename R, int kEach, bool kWide>
 __global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_constant__ NormRouteCall call) {
   extern __shared__ __align__(16) float norm[];
   const int ctas = router_ctas(call.rule.num_experts), of_rows = static_cast<int>(blockIdx.x) - ctas;
@@ -280,9 +311,9 @@ __global__ void __launch_bounds__(kThreads, 1) norm_route_kernel(const __grid_co
   if (of_rows >= 0) {
     keep_norm(call, norm);
     wait_for_predecessor();
-    return norm_row<T>(call, of_rows, norm);
+    return norm_row<T, kWide>(call, of_rows, norm);
   }
-  Router<R> router(call);
+  Router<R, kWide> router(call);
   keep_norm(call, norm);
   wait_for_predecessor();
   router.multiply(norm);
@@ -300,7 +331,8 @@ template <typename T, typename R>
 void launch(const NormRouteCall& call, cudaStream_t stream) {
   with_experts_a_lane(call.rule.num_experts, [&]<typename Each>(Each) {
     const auto ctas = static_cast<unsigned>(router_ctas(call.rule.num_experts) + call.rows);
-    launch_dependent({ctas, kThreads, static_cast<size_t>(call.hidden * 4), stream}, norm_route_kernel<T, R, Each::value>, call);
+    const auto kernel = call.hidden > kNarrowColumns ? norm_route_kernel<T, R, Each::value, true> : norm_route_kernel<T, R, Each::value, false>;
+    launch_dependent({ctas, kThreads, static_cast<size_t>(call.hidden * 4), stream}, kernel, call);
   });
 }
 

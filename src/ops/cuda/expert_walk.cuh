@@ -41,11 +41,12 @@ struct ExpertWalk {
     row = at % row_tiles;
     if (early(a)) take_early(a);
   }
-  // As the warps that multiply go: they wait for the plan behind early tiles.
+  // As the warps that multiply go: behind early tiles they wait for the plan, or, where it is settled, for what they multiply.
   __device__ void begin(const ExpertShareArgs& a) {
     if (early(a)) return;
+    if (a.plan_settled) start(a);
     wait_for_predecessor();
-    start(a);
+    if (!a.plan_settled) start(a);
   }
   __device__ void advance(const ExpertShareArgs& a) {
     if (!early(a)) return next(a);
