@@ -49,6 +49,7 @@ inline constexpr Caps kPagedCudaCaps = [] {
   caps.archs = {DeviceArch::sm_90};
   caps.dtypes = k16Bit;
   caps.kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_e5m2, KvFormat::fp4_e2m1};
+  caps.own_16_bit_kv = true;
   caps.head_dims = IntChoice::of({64, 128, 256});
   caps.right_window = caps.deterministic = false;
   caps.graph_capture = true;

@@ -141,6 +141,12 @@ std::string page_sizes_text(const Caps& caps) {
   return text;
 }
 
+// The 16-bit format whose bits mean other values than the model's own.
+std::optional<KvFormat> other_16_bit_kv(ModelDType dtype) {
+  if (dtype == ModelDType::bf16) return KvFormat::f16;
+  return dtype == ModelDType::f16 ? std::optional(KvFormat::bf16) : std::nullopt;
+}
+
 std::optional<BrokenRule> check_backend(const SelectionInput& input, const KnownBackend& backend,
                                         AttentionPhase phase) {
   const Caps& caps = *backend.caps;
@@ -158,6 +164,11 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
   if (caps.bf16_model_kv_formats.has(input.kv_format) && input.model->dtype != ModelDType::bf16) {
     return BrokenRule{
         fmt::format("reads {} KV, which holds bf16 values, for bf16 models alone", kv_format_name(input.kv_format)),
+        "--kv-cache-dtype"};
+  }
+  if (caps.own_16_bit_kv && input.kv_format == other_16_bit_kv(input.model->dtype)) {
+    return BrokenRule{
+        fmt::format("reads 16-bit KV in the model's own type, and not {}", kv_format_name(input.kv_format)),
         "--kv-cache-dtype"};
   }
   if (input.page_size && !caps.page_sizes.accepts(*input.page_size) && !caps.expands_pages) {

@@ -205,6 +205,28 @@ TEST(Select, PackedLatentTokens) {
   EXPECT_FALSE(choose("cpu", small, "fp8_ds_mla").ok()) << "other dims";
 }
 
+// Kernels that copy 16-bit K and V as they lie would read f16 as bf16, or the other way round.
+TEST(Select, SixteenBitKvOfAnotherType) {
+  const std::vector<KnownBackend> written = known_backends_as_built();
+  for (const ModelFacts& model : {llama(), deepseek()}) {
+    AttentionFlags flags;
+    flags.kv_cache_dtype = "f16";
+    flags.attention_backend = "fa3";
+    const auto refused = select_attention(named_hardware("h200").value(), model, flags, written);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().field(), "--kv-cache-dtype");
+    EXPECT_NE(refused.status().message().find("own type"), std::string::npos) << refused.status().message();
+    ModelFacts half = model;
+    half.dtype = ModelDType::f16;
+    EXPECT_TRUE(select_attention(named_hardware("h200").value(), half, flags, written).ok());
+    flags.attention_backend.clear();
+    const auto chosen = select_attention(named_hardware("h200").value(), model, flags, written);
+    ASSERT_TRUE(chosen.ok()) << chosen.status().message();
+    EXPECT_FALSE(chosen->prefill_caps->own_16_bit_kv);
+    EXPECT_FALSE(chosen->decode_caps->own_16_bit_kv);
+  }
+}
+
 // Where our kernels prove more than the field's documentation, it is allowed.
 TEST(Select, OwnKernelsReadFp4InBothPhases) {
   const std::vector<KnownBackend> written = known_backends_as_built();

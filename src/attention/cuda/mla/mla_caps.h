@@ -42,6 +42,7 @@ constexpr Caps mla_caps(const MlaName& of) {
   caps.dtypes = k16Bit;
   caps.kv_formats = {KvFormat::bf16, KvFormat::f16, KvFormat::fp8_e4m3, KvFormat::fp8_ds_mla,
                      KvFormat::fp4_mla};
+  caps.own_16_bit_kv = true;
   caps.bf16_model_kv_formats = kPackedKvFormats;  // the rotated part is multiplied as it lies there
   caps.head_dims = IntChoice::of({512, 576});
   caps.page_sizes = IntChoice::any_up_to();
