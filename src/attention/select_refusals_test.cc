@@ -52,7 +52,6 @@ std::vector<Refusal> refusals() {
   flags = backend_flag("flashinfer");
   flags.kv_cache_dtype = "fp4_e2m1";
   rows.push_back({"b200", llama(), flags, "--kv-cache-dtype", "fp4_e2m1"});
-  flags = {};
   flags.kv_cache_dtype = "int3";
   rows.push_back({"h200", llama(), flags, "--kv-cache-dtype", "int3"});
   flags = {};
@@ -61,6 +60,10 @@ std::vector<Refusal> refusals() {
   flags = backend_flag("trtllm_mha");
   flags.enable_deterministic_inference = true;
   rows.push_back({"b200", llama(), flags, "--enable-deterministic-inference", "determinism"});
+  flags = {};
+  flags.enable_deterministic_inference = true;
+  flags.speculative_algorithm = "NGRAM";
+  rows.push_back({"h200", qwen_next(), flags, "--enable-deterministic-inference", "check drafts"});
   flags = {};
   flags.speculative_eagle_topk = 2;
   rows.push_back({"h200", llama(), flags, "--speculative-algorithm", "need"});
