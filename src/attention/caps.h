@@ -124,7 +124,7 @@ struct Caps {
   EnumSet<KvFormat> kv_formats{};
   EnumSet<KvFormat> decode_kv_formats{};  // where decode reads fewer of them; empty: all
   EnumSet<KvFormat> bf16_model_kv_formats{};  // of them, those that are read for bf16 models alone
-  bool own_16_bit_kv = false;          // of bf16 and f16 it reads the model's own type alone
+  bool own_16_bit_kv = false;                 // of bf16 and f16 it reads the model's own type alone
   int fp4_layout = 0;                  // of pools of fp4_e2m1 whose scales lie in an order of its own; 0: in the pool's
   IntChoice head_dims{};               // of q/k and of v
   IntChoice page_sizes{};              // native; see expands_pages

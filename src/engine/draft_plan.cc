@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "attention/hybrid.h"
+#include "attention/registry.h"
 #include "base/mapped_file.h"
 #include "engine/serve_plan.h"
 #include "engine/speculation.h"
@@ -206,8 +208,19 @@ Result<int> whole_group(const CacheLayout& layout) {
       "--disable-hybrid-swa-memory");
 }
 
-AttentionFlags draft_flags(const ServerArgs& args, const DraftTarget& target) {
+bool has_kernels(const std::string& name, AttentionKind kind) {
+  return std::ranges::any_of(known_backends(), [&](const KnownBackend& backend) {
+    return backend.caps->name == name && backend.caps->kinds.has(kind);
+  });
+}
+
+// Names that are the target's go on for the draft model where they have kernels for its kind of attention; those of
+// layers that it has not got are the target's alone.
+AttentionFlags draft_flags(const ServerArgs& args, const DraftTarget& target, const ModelFacts& facts) {
   ServerArgs own = args;
+  for (std::string* name : {&own.attention_backend, &own.prefill_attention_backend, &own.decode_attention_backend}) {
+    if (!has_kernels(*name, facts.kind)) name->clear();
+  }
   if (!args.speculative_draft_attention_backend.empty()) {
     own.attention_backend = args.speculative_draft_attention_backend;
     own.prefill_attention_backend.clear();
@@ -216,6 +229,13 @@ AttentionFlags draft_flags(const ServerArgs& args, const DraftTarget& target) {
   own.kv_cache_dtype = "auto";
   own.page_size = target.attention.page_size;
   AttentionFlags flags = attention_flags(own);
+  if (facts.linear == LinearAttention::none) {
+    flags.linear_attn_backend.clear();
+    flags.linear_attn_prefill_backend.clear();
+    flags.linear_attn_decode_backend.clear();
+  }
+  if (facts.kind != AttentionKind::sparse) flags.nsa_prefill_backend.clear(), flags.nsa_decode_backend.clear();
+  if (!facts.vision) flags.mm_attention_backend.clear();
   const Speculation& speculation = target.attention.speculation;
   flags.speculative_num_steps = speculation.num_steps;
   flags.speculative_eagle_topk = speculation.topk;
@@ -294,8 +314,8 @@ Result<std::optional<DraftPlan>> plan_draft(const ServerArgs& args, const DraftT
   if (plan.options.eagle) plan.dtype = target.dtype;  // it goes on from the target's rows
   WW_ASSIGN_OR_RETURN(plan.blocks, draft_blocks(args, plan, target));
   round_head(args, gpu, plan);
-  WW_ASSIGN_OR_RETURN(plan.attention, select_attention(target.hardware, attention_model_facts(plan.config, plan.dtype),
-                                                       draft_flags(args, target)));
+  const ModelFacts facts = attention_model_facts(plan.config, plan.dtype);
+  WW_ASSIGN_OR_RETURN(plan.attention, select_attention(target.hardware, facts, draft_flags(args, target, facts)));
   return std::optional<DraftPlan>(std::move(plan));
 }
 
