@@ -1,10 +1,12 @@
 // Kernels of linear attention beside their floors: microseconds of a call, gates and l2norm within, on one GPU.
 //
-//   linear_bench [random N [SEED] | rows FILE] [tile] [norm] [prepare | scan | decode | invariant]    default: fixed shapes, the wgmma kernels
+//   linear_bench [random N [SEED] | rows FILE] [tile] [norm] [prepare | scan | piece_ends | join_pieces | piece_scan | decode | invariant]
+//   default: fixed shapes, the wgmma kernels
 //
 // rows: a line of FILE a row, as in "gdn extend 16 32 128 128 8 4096 f32": heads and dims of k and v, requests, tokens of each, state.
 // norm: outputs are normed and gated, as in a layer. prepare, scan: of prompts only that kernel runs, in one launch, to see where their
-// time goes. decode: only its rows. invariant: prompts in the form that does not depend on the batch.
+// time goes. piece_ends, join_pieces, piece_scan: the same of prompts that are cut into pieces. decode: only its rows. invariant: prompts in
+// the form that does not depend on the batch.
 // Floors: bytes (q, k, v, out, states, each once) at 4.3 TB/s; GEMMs of the chunk form, 11 MFLOP a chunk of 64 tokens and head
 // of 128 x 128, at 600 TFLOP/s. Every launch of a decode row has slots of its own, so that states come from memory.
 #include <cctype>
@@ -24,7 +26,7 @@ using namespace warpweave::linear;
 
 namespace {
 
-// A device that leaves one of the two kernels of prompts out.
+// A device that runs one of the kernels of prompts, or all.
 class PartOfPrompts : public LinearDevice {
  public:
   explicit PartOfPrompts(std::string_view part) : part_(part) {}
@@ -42,14 +44,24 @@ class PartOfPrompts : public LinearDevice {
   void norm_rows(const RowsParams& p, void* stream) override { device_->norm_rows(p, stream); }
   void list_chunks(const LinearParams& p, void* stream) override { device_->list_chunks(p, stream); }
   void prepare(const LinearParams& p, DType element, void* stream) override {
-    if (part_ != "scan") device_->prepare(p, element, stream);
+    if (runs("prepare")) device_->prepare(p, element, stream);
   }
   void prepare_and_scan(const LinearParams& p, DType element, void* stream) override { device_->prepare_and_scan(p, element, stream); }
   void scan(const LinearParams& p, DType element, const ScanShape& shape, void* stream) override {
-    if (part_ != "prepare") device_->scan(p, element, shape, stream);
+    if (runs("scan")) device_->scan(p, element, shape, stream);
+  }
+  void piece_ends(const LinearParams& p, DType element, void* stream) override {
+    if (runs("piece_ends")) device_->piece_ends(p, element, stream);
+  }
+  void piece_scan(const LinearParams& p, DType element, void* stream) override {
+    if (runs("piece_scan")) device_->piece_scan(p, element, stream);
+  }
+  void join_pieces(const LinearParams& p, void* stream) override {
+    if (runs("join_pieces")) device_->join_pieces(p, stream);
   }
 
  private:
+  bool runs(std::string_view kernel) const { return part_.empty() || part_ == "decode" || part_ == kernel; }
   std::unique_ptr<LinearDevice> device_ = make_cuda_device();
   std::string_view part_;
 };
@@ -182,7 +194,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "tile") wgmma = false;
-    if (argument == "prepare" || argument == "scan" || argument == "decode") part = argument;
+    constexpr std::string_view kParts[] = {"prepare", "scan", "piece_ends", "join_pieces", "piece_scan", "decode"};
+    if (std::find(std::begin(kParts), std::end(kParts), argument) != std::end(kParts)) part = argument;
     if (argument == "invariant") any_form = false;
     if (argument == "norm") norm = true;
     if (argument == "rows" && i + 1 < argc) rows = rows_of_file(argv[i + 1]);

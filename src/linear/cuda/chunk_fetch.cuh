@@ -8,7 +8,11 @@
 
 namespace warpweave::linear {
 
-template <class Element_, int kDim_, bool kKda_, template <class> class Mma_, int kGroups_, int kStages_>
+// What a scan goes through and computes: all of a request, one of its Pieces (linear_params.h), or only states at the ends of these
+// (chunk_scan_ends.cuh).
+enum class ScanPart { whole, piece, ends };
+
+template <class Element_, int kDim_, bool kKda_, template <class> class Mma_, int kGroups_, int kStages_, ScanPart kPart = ScanPart::whole>
 struct ScanConfig {
   using Element = Element_;
   using Mma = Mma_<Element_>;
@@ -16,10 +20,11 @@ struct ScanConfig {
   static constexpr bool kKda = kKda_;
   static constexpr int kGroups = kGroups_, kStages = kStages_;
   static constexpr bool kRing = Mma::kAsync;
+  static constexpr bool kPieces = kPart != ScanPart::whole, kEnds = kPart == ScanPart::ends;
   static constexpr bool kWide = kDim > 128;  // registers do not hold S rounded
   // Where a multiprocessor has 64 columns of V, a second group computes their outputs (chunk_scan_roles.cuh). KDA's stages leave no
   // room for what one hands over to the other, but for two of them: no faster.
-  static constexpr bool kRoles = kRing && !kWide && kGroups == 1 && !kKda;
+  static constexpr bool kRoles = kRing && !kWide && kGroups == 1 && !kKda && !kEnds;
   static constexpr int kMultipliers = kRoles ? 2 : kGroups;
   // Threads that copy. Beside two groups they are a third one, which leaves its registers to them.
   static constexpr bool kMovesRegisters = kRing && kMultipliers == 2;
@@ -27,15 +32,16 @@ struct ScanConfig {
   static constexpr int kUnroll = kMovesRegisters ? 2 : 8;  // of copies by cp.async
   static constexpr int kThreads = 128 * kMultipliers + kCopiers;
   static constexpr int kTileBytes = kDim / 64 * kBlockBytes;
-  // A stage: k (KDA: kg), q (qg), KDA: kd; then V of every group, T, P, and factors (KDA: decay of every channel).
-  static constexpr int kV = (kKda ? 3 : 2) * kTileBytes, kT = kV + kGroups * kBlockBytes, kP = kT + kBlockBytes,
-                       kFactors = kP + kBlockBytes, kStageBytes = kFactors + 1024;
+  // A stage: k (KDA: kg), q (qg), KDA: kd; then V of every group, T, P, and factors (KDA: decay of every channel). For ends alone
+  // neither q nor P.
+  static constexpr int kKd = (kEnds ? 1 : 2) * kTileBytes, kV = kKd + (kKda ? kTileBytes : 0), kT = kV + kGroups * kBlockBytes,
+                       kP = kT + kBlockBytes, kFactors = kP + (kEnds ? 0 : kBlockBytes), kStageBytes = kFactors + 1024;
   static constexpr int kOut = kStages * kStageBytes;  // outputs, turned round; with roles what one group hands over to the other
   static constexpr int kValues = kDim * 128, kPlaceBytes = kValues + kBlockBytes;  // there: S, then V' and, in their place, outputs
   // Of mbarriers. KDA's stand behind the decays of the first stage where there is room: its stages leave no other.
   static constexpr bool kStoresLater = kGroups == 1 && !kRoles;  // a chunk's outputs, beside the next one's first product
   static constexpr int kDecayPieces = kKda ? kDim / 4 : 64;  // of 16 bytes, of the factors
-  static constexpr int kEnd = kOut + (kRoles ? 2 * kPlaceBytes : kGroups * kBlockBytes);
+  static constexpr int kEnd = kOut + (kRoles ? 2 * kPlaceBytes : kEnds ? 0 : kGroups * kBlockBytes);
   static constexpr bool kBarriersInStage = kKda && kDecayPieces < 64;
   static constexpr int kFull = kBarriersInStage ? kFactors + 16 * kDecayPieces : kEnd, kEmpty = kFull + kStages * 8;
   static constexpr int kHanded = kEmpty + kStages * 8;  // with roles: of both places, S is there; V' are; all has been read
@@ -73,8 +79,31 @@ struct RingPlace {
 
 // What a block of the scan computes.
 struct ScanBlock {
-  int request, head, column;  // column: the first one of V
+  int request, head, column;  // column: the first one of V, or of the transfer matrix
+  int piece = 0;
+  bool transfer = false;
 };
+template <class C>
+WW_DEVICE ScanBlock scan_block(const LinearParams& p) {
+  constexpr int kColumns = 64 * C::kGroups;
+  const int of_v = (p.v_dim + kColumns - 1) / kColumns, splits = of_v + (C::kEnds ? (p.k_dim + kColumns - 1) / kColumns : 0);
+  const int split = static_cast<int>(blockIdx.x % splits);
+  ScanBlock block = {static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x / splits), kColumns * split};
+  if constexpr (C::kPieces) {
+    if (split >= of_v) block.transfer = true, block.column = kColumns * (split - of_v);
+    const int each = p.work.pieces.most - C::kEnds;  // ends are not asked for of the last piece
+    block.request /= each, block.piece = blockIdx.y % each;
+  }
+  return block;
+}
+template <class C>
+WW_DEVICE Segment segment_of(const LinearParams& p, int piece) {
+  if constexpr (C::kPieces) {
+    const int tokens = p.work.pieces.chunks * kChunk;
+    return {piece, piece * tokens, (piece + 1) * tokens};
+  }
+  return p.work.segment;
+}
 
 template <class C>
 class ChunkFetch {
@@ -84,7 +113,7 @@ class ChunkFetch {
   // `maps`: null: all is copied by cp.async.
   WW_DEVICE ChunkFetch(const LinearParams& p, const ScanMaps* maps, u32 memory, const ScanBlock& block)
       : p_(p), maps_(maps), memory_(memory), request_(block.request), head_(block.head), split_(block.column),
-        first_(first_row(p.batch, block.request)) {}
+        piece_(block.piece), transfer_(block.transfer), first_(first_row(p.batch, block.request)) {}
 
   // A stage is full when its chunk is there, and empty when every warp that multiplies has let go of it.
   WW_DEVICE u32 full(int stage) const { return memory_ + C::kFull + 8 * stage; }
@@ -111,7 +140,7 @@ class ChunkFetch {
   WW_DEVICE void fill_ring() const {
     constexpr int kCopied = 14;  // a barrier of those that copy
     ChunkWalk ahead(p_, request_);
-    int index = chunk_base(p_, request_) + ahead.skip_to(p_, p_.work.segment), stage = 0;
+    int index = chunk_base(p_, request_) + ahead.skip_to(p_, segment_of<C>(p_, piece_)), stage = 0;
     u32 round = 0;
     const bool first = threadIdx.x == 128 * C::kMultipliers;
     while (ahead.more()) {
@@ -136,7 +165,7 @@ class ChunkFetch {
   // Chunk c goes where chunk c - kStages was, when the barrier of chunk c - kStages + 1 says that it is done with.
   WW_DEVICE void copy_all() const {
     ChunkWalk ahead(p_, request_);
-    int index = chunk_base(p_, request_) + ahead.skip_to(p_, p_.work.segment), stage = 0, left = 0;
+    int index = chunk_base(p_, request_) + ahead.skip_to(p_, segment_of<C>(p_, piece_)), stage = 0, left = 0;
     const auto fetch = [&] {
       if (ahead.more()) {
         const int tokens = ahead.length(p_);
@@ -158,6 +187,8 @@ class ChunkFetch {
   }
 
  private:
+  WW_DEVICE bool transfer() const { return C::kEnds && transfer_; }
+
   // A chunk of 64 tokens, by one thread.
   WW_DEVICE void copy_whole(int stage, int row, int index) const {
 #if defined(__CUDA_ARCH__)
@@ -165,7 +196,8 @@ class ChunkFetch {
     constexpr int kBlocks = C::kDim / 64;
     constexpr int kFactorBytes = C::kKda ? 0 : 1024;
     const u32 decay_bytes = C::kKda ? 4 * p_.k_dim : 0;
-    ptx::mbarrier_arrive_expect_tx(barrier, C::kFactors + kFactorBytes + decay_bytes);
+    const u32 left_out = transfer() ? C::kGroups * kBlockBytes : 0;
+    ptx::mbarrier_arrive_expect_tx(barrier, C::kFactors - left_out + kFactorBytes + decay_bytes);
     const int operand_head = C::kKda ? head_ : head_ / p_.heads_per_k;
     const auto tiles = [&](const ScanMap& map, u32 at) {
 #pragma unroll
@@ -174,17 +206,18 @@ class ChunkFetch {
     tiles(maps_->k, to);
 #pragma unroll
     for (int group = 0; group < C::kGroups; ++group) {
+      if (transfer()) break;
       ptx::tma_load_4d(to + C::kV + group * kBlockBytes, &maps_->v, barrier, split_ + 64 * group, row, head_, 0);
     }
-    tiles(maps_->q, to + C::kTileBytes);
+    if constexpr (!C::kEnds) tiles(maps_->q, to + C::kTileBytes);
     ptx::tma_load_4d(to + C::kT, &maps_->t, barrier, 0, row, head_, 0);
     if constexpr (C::kKda) {
-      tiles(maps_->kd, to + 2 * C::kTileBytes);
+      tiles(maps_->kd, to + C::kKd);
       bulk_load(to + C::kFactors, p_.work.decay + (head_ * p_.work.capacity + index) * p_.k_dim, decay_bytes, barrier);
     } else {
       bulk_load(to + C::kFactors, p_.work.factors + 4 * (head_ * p_.work.rows + row), kFactorBytes, barrier);
     }
-    ptx::tma_load_4d(to + C::kP, &maps_->p, barrier, 0, row, head_, 0);
+    if constexpr (!C::kEnds) ptx::tma_load_4d(to + C::kP, &maps_->p, barrier, 0, row, head_, 0);
 #endif
   }
   WW_DEVICE void copy(int stage, int64_t row, int tokens, int index) const {
@@ -195,23 +228,28 @@ class ChunkFetch {
       const void* const operands[3] = {p_.work.kg, p_.work.qg, p_.work.kd};
 #pragma unroll
       for (int i = 0; i < 3; ++i) {
+        if (C::kEnds && i == 1) continue;
         const auto* const from = static_cast<const unsigned short*>(operands[i]) + work_row * p_.k_dim;
-        copy_tile<C::kDim, C::kCopiers, C::kUnroll>(to + i * C::kTileBytes, from, p_.k_dim, tokens, p_.k_dim);
+        copy_tile<C::kDim, C::kCopiers, C::kUnroll>(to + (i == 2 ? C::kKd : i * C::kTileBytes), from, p_.k_dim, tokens, p_.k_dim);
       }
     } else {
       const int k_head = head_ / p_.heads_per_k;
       const LinearAttnRows* const operands[2] = {&p_.k, &p_.q};
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
+      for (int i = 0; i < (C::kEnds ? 1 : 2); ++i) {
         const LinearAttnRows& rows = *operands[i];
         const auto* const from = static_cast<const unsigned short*>(rows.data) + row * rows.token_stride + k_head * rows.head_stride;
         copy_tile<C::kDim, C::kCopiers, C::kUnroll>(to + i * C::kTileBytes, from, rows.token_stride, tokens, p_.k_dim);
       }
     }
     const auto* const v = static_cast<const unsigned short*>(p_.v.data) + row * p_.v.token_stride + head_ * p_.v.head_stride + split_;
-    copy_tile<64 * C::kGroups, C::kCopiers, C::kUnroll>(to + C::kV, v, p_.v.token_stride, tokens, p_.v_dim - split_);
+    if (!transfer()) {
+      copy_tile<64 * C::kGroups, C::kCopiers, C::kUnroll>(to + C::kV, v, p_.v.token_stride, tokens, p_.v_dim - split_);
+    }
     copy_tile<64, C::kCopiers, C::kUnroll>(to + C::kT, static_cast<const unsigned short*>(p_.work.t) + work_row * kChunk, kChunk, tokens, 64);
-    copy_tile<64, C::kCopiers, C::kUnroll>(to + C::kP, static_cast<const unsigned short*>(p_.work.p) + work_row * kChunk, kChunk, tokens, 64);
+    if constexpr (!C::kEnds) {
+      copy_tile<64, C::kCopiers, C::kUnroll>(to + C::kP, static_cast<const unsigned short*>(p_.work.p) + work_row * kChunk, kChunk, tokens, 64);
+    }
 #pragma unroll
     for (int i = thread; i < C::kDecayPieces; i += C::kCopiers) {
       if constexpr (C::kKda) {
@@ -228,7 +266,9 @@ class ChunkFetch {
   const LinearParams& p_;
   const ScanMaps* const maps_;
   const u32 memory_;
-  const int request_, head_, split_, first_;
+  const int request_, head_, split_, piece_;
+  const bool transfer_;  // then there is no V
+  const int first_;
 };
 
 }  // namespace warpweave::linear

@@ -21,19 +21,23 @@ class ChunkScan {
   using u32 = ptx::u32;
 
  public:
-  WW_DEVICE ChunkScan(const LinearParams& p, const ScanMaps* maps, char* shared, int request, int head, int split)
-      : p_(p), shared_(shared), memory_(ptx::smem_address(shared)), request_(request), head_(head),
-        split_(split * 64 * C::kGroups), fetch_(p, maps, memory_, {request, head, split_}),
+  WW_DEVICE ChunkScan(const LinearParams& p, const ScanMaps* maps, char* shared, const ScanBlock& block)
+      : p_(p), shared_(shared), memory_(ptx::smem_address(shared)), request_(block.request), head_(block.head),
+        split_(block.column), piece_(block.piece), transfer_(block.transfer), fetch_(p, maps, memory_, block),
         group_(C::kRoles ? 0 : static_cast<int>(threadIdx.x) / 128), warp_(static_cast<int>(threadIdx.x) / 32 % 4),
-        lane_(static_cast<int>(threadIdx.x) % 32), first_(first_row(p.batch, request)),
+        lane_(static_cast<int>(threadIdx.x) % 32), first_(first_row(p.batch, block.request)),
         v_(split_ + 64 * group_ + 16 * warp_ + lane_ / 4), column_(lane_ % 4 * 2) {}
 
   WW_DEVICE void run() {
     if (first_row(p_.batch, request_ + 1) - first_ < p_.least_nodes) return;
     const int slot = p_.batch.slots[request_];
     if (slot < 0) {
-      clear_rows();
+      if (!C::kEnds && piece() == 0) clear_rows();
       return;
+    }
+    if (piece() > 0 && segment_of<C>(p_, piece_).begin >= first_row(p_.batch, request_ + 1) - first_) return;
+    if constexpr (C::kEnds) {
+      if (!begin_ends()) return;
     }
     if constexpr (C::kRing) fetch_.make_barriers();
     const int role = __shfl_sync(~0u, threadIdx.x / 128, 0);
@@ -41,6 +45,8 @@ class ChunkScan {
       if constexpr (C::kMovesRegisters) ptx::setmaxnreg_decrease<C::kRoles ? 56 : 40>();
       if constexpr (C::kRing) fetch_.fill_ring();
       else fetch_.copy_all();
+    } else if constexpr (C::kEnds) {
+      multiply_ends();
     } else if constexpr (C::kRoles) {
       if (role == 0) {
         ptx::setmaxnreg_increase<232>();
@@ -56,6 +62,8 @@ class ChunkScan {
   }
 
  private:
+  WW_DEVICE int piece() const { return C::kPieces ? piece_ : 0; }
+
   // ---- the state; a row that V has not, and channels that k has not, are zeros
   struct Place {
     void* data;     // null: zeros
@@ -70,6 +78,10 @@ class ChunkScan {
     return place.first + int64_t{v_ + 8 * row} * p_.k_dim + column_;
   }
   WW_DEVICE bool has(int row, int n) const { return v_ + 8 * row < p_.v_dim && 8 * n < p_.k_dim; }
+  WW_DEVICE Place begin_place(int piece) const {
+    const int head_piece = (request_ * p_.work.pieces.most + piece) * p_.v_heads + head_;
+    return {p_.work.pieces.begins, DType::f32, head_piece * p_.v_dim * p_.k_dim};
+  }
   WW_DEVICE void load_state(const Place& place) {
 #pragma unroll
     for (int n = 0; n < C::kDim / 8; ++n) {
@@ -108,13 +120,19 @@ class ChunkScan {
   // Between segments. All blocks of the scan before this one have begun, or this launch could not have: so the wait ends.
   WW_DEVICE void load_first_state() {
     const Segment& segment = p_.work.segment;
+    if constexpr (C::kPieces) return load_state(begin_place(piece()));
     if (segment.index <= 0) return load_state(slot_place(initial_slot(p_.batch, request_)));
     while (ptx::load_acquire(&p_.work.handed_over[blockIdx.x]) < segment.index) {
     }
     load_state(handover_place());
   }
   static constexpr int kDone = 15, kOutputs = 13;  // barriers of those that multiply, and of those that make outputs
-  WW_DEVICE void store_last_state(int slot) const {
+  // Of a piece `walk` says whether it is the last one, and memory the slot, so that no registers have to.
+  WW_DEVICE void store_last_state(int slot, const ChunkWalk& walk) const {
+    if constexpr (C::kPieces) {
+      if (walk.end == first_row(p_.batch, request_ + 1) - first_) store_state(slot_place(p_.batch.slots[request_]));
+      return;
+    }
     const Segment& segment = p_.work.segment;
     if (segment.index >= 0 && !segment.last) store_state(handover_place());
     else if (p_.writes_state) store_state(slot_place(slot));
@@ -292,6 +310,11 @@ class ChunkScan {
     }
     round_columns(x, values);
   }
+  // ---- the same without outputs; chunk_scan_ends.cuh has these
+  WW_DEVICE bool begin_ends();
+  WW_DEVICE void multiply_ends();
+  WW_DEVICE void next_end(int stage);
+  WW_DEVICE void store_transfer() const;
   // ---- the same by two groups, one for the state, one for outputs, each through all chunks; chunk_scan_roles.cuh has these
   WW_DEVICE void multiply_states(int slot);
   WW_DEVICE void multiply_outputs();
@@ -363,8 +386,12 @@ class ChunkScan {
     float values[32], o[32];
 #pragma unroll
     for (int i = 0; i < 32; ++i) values[i] = 0, o[i] = 0;
-    now.skip_to(p_, p_.work.segment);
+    if constexpr (!C::kPieces) now.skip_to(p_, p_.work.segment);
     load_first_state();
+    if constexpr (C::kPieces) {  // in this order, and with one end, or registers spill
+      now.skip_to(p_, segment_of<C>(p_, piece_));
+      now.tokens = now.end;
+    }
     if constexpr (C::kDim <= 128) round_state(state_, 0);
     while (now.more()) {
       if constexpr (C::kRing) ptx::mbarrier_wait(fetch_.full(stage), round & 1);
@@ -384,7 +411,7 @@ class ChunkScan {
     } else if constexpr (!C::kRing) {
       store_turned_or_singly(rows);
     }
-    store_last_state(slot);
+    store_last_state(slot, now);
   }
 
   // ---- outputs
@@ -442,7 +469,8 @@ class ChunkScan {
   const LinearParams& p_;
   char* const shared_;
   const u32 memory_;
-  const int request_, head_, split_;
+  const int request_, head_, split_, piece_;
+  const bool transfer_;
   const ChunkFetch<C> fetch_;
   const int group_, warp_, lane_, first_, v_, column_;
   float s_[C::kDim / 2];
@@ -453,8 +481,7 @@ class ChunkScan {
 // `maps`: null: all is copied by cp.async.
 template <class C>
 WW_DEVICE void chunk_scan(const LinearParams& p, const ScanMaps* maps, char* shared) {
-  const int splits = (p.v_dim + 64 * C::kGroups - 1) / (64 * C::kGroups);
-  ChunkScan<C>(p, maps, shared, blockIdx.y, blockIdx.x / splits, blockIdx.x % splits).run();
+  ChunkScan<C>(p, maps, shared, scan_block<C>(p)).run();
 }
 
 }  // namespace warpweave::linear

@@ -31,7 +31,7 @@ WW_DEVICE void ChunkScan<C>::multiply_states(int slot) {
   RingPlace<C::kStages> stage;
   RingPlace<2> place;
   ChunkWalk now(p_, request_);
-  now.skip_to(p_, p_.work.segment);
+  now.skip_to(p_, segment_of<C>(p_, piece_));
   load_first_state();
   round_state(state_, 0);
   for (; now.more(); stage.advance(), place.advance()) {
@@ -42,7 +42,7 @@ WW_DEVICE void ChunkScan<C>::multiply_states(int slot) {
     const int checkpoint = now.advance(p_, tokens);
     if (checkpoint >= 0) store_state(slot_place(checkpoint));
   }
-  store_last_state(slot);
+  store_last_state(slot, now);
 }
 
 template <class C>
@@ -87,7 +87,7 @@ WW_DEVICE void ChunkScan<C>::multiply_outputs() {
   RingPlace<C::kStages> stage;
   RingPlace<2> place;
   ChunkWalk now(p_, request_);
-  now.skip_to(p_, p_.work.segment);
+  now.skip_to(p_, segment_of<C>(p_, piece_));
   Rows before;
   for (u32 none = 1; now.more(); none = 0, stage.advance(), place.advance()) {
     const Rows rows = {first_ + now.position, now.length(p_)};

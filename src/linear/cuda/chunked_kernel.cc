@@ -1,6 +1,7 @@
 #include "linear/cuda/chunked_kernel.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace warpweave::linear {
 namespace {
@@ -19,6 +20,12 @@ SegmentRule segment_rule(const LinearParams& p) { return p.decay_channels > 1 ? 
 // One launch: what it takes at any number of requests, and what share of its blocks' time has to be of use (H200, 2 to 32 v heads).
 constexpr int kMostTokensOneLaunch = 256;
 constexpr double kLeastShareOneLaunch = 0.8;
+
+// Pieces of prompts, microseconds (H200, 2 to 16 v heads, 128 x 128): a chunk of a scan; a chunk where ends are sought, and what every
+// block of a multiprocessor adds to it; a step of join_pieces; what pieces take besides; what they have to save. Of a token and head,
+// preparation, which segments hide: GDN's, KDA's.
+constexpr double kScanUs = 1.2, kEndUs = 0.3, kEndOfBlockUs = 0.6, kJoinUs = 1.7, kPiecesUs = 16, kLeastGainOfPieces = 1.05;
+constexpr double kPrepareGdnUs = 2e-4, kPrepareKdaUs = 1e-3;
 
 // Cuts the workspace into parts; without memory it only counts.
 class Parts {
@@ -59,6 +66,10 @@ Workspace cut(void* memory, const LinearAttnShape& s, const LinearAttnLimits& li
   w.work.p = parts.take<void>(head_rows * kChunk * 2);
   w.work.handover = parts.take<float>(int64_t{s.v_heads} * s.v_dim * s.k_dim * 4);
   w.work.handed_over = parts.take<int>(kMostScanBlocks * 4);
+  if (s.k_dim > 64 && s.k_dim <= 128) {
+    w.work.pieces.begins = parts.take<float>(int64_t{kMostHeadPieces} * s.v_dim * s.k_dim * 4);
+    w.work.pieces.transfers = parts.take<void>(int64_t{kMostHeadPieces} * s.k_dim * s.k_dim * 4);
+  }
   if (s.kind == LinearAttnKind::gdn) {
     w.work.factors = parts.take<float>(head_rows * 16);
   } else {
@@ -249,6 +260,11 @@ void ChunkedLinearKernel::chunks(const LinearAttnCall& call, bool writes_state) 
   const ScanShape shape = scan_shape(p);
   if (call.any_form && shape.wgmma && fused_takes(p) && one_launch(p, shape)) {
     device_->prepare_and_scan(p, element, call.stream);
+  } else if (call.any_form && cut_in_pieces(p, shape)) {
+    device_->prepare(p, element, call.stream);
+    device_->piece_ends(p, element, call.stream);
+    device_->join_pieces(p, call.stream);
+    device_->piece_scan(p, element, call.stream);
   } else if (in_segments(p, shape)) {
     segments(p, element, shape, call.stream);
   } else {
@@ -267,6 +283,31 @@ bool ChunkedLinearKernel::one_launch(const LinearParams& p, const ScanShape& sha
   const int64_t rounds = (pairs + blocks - 1) / blocks;
   const auto at_best = static_cast<double>(batch.num_tokens * p.v_heads), as_it_is = static_cast<double>(rounds * blocks * batch.max_q_tokens);
   return shape.groups == 2 && at_best >= kLeastShareOneLaunch * as_it_is;
+}
+
+// Cuts prompts into pieces where that is faster by reckoning. A launch takes as many rounds as it has blocks for each multiprocessor;
+// the search is over how many pieces a prompt has, three at least.
+bool ChunkedLinearKernel::cut_in_pieces(LinearParams& p, const ScanShape& shape) const {
+  const LinearAttnBatch& batch = p.batch;
+  if (!shape.wgmma || shape.groups > 1 || p.k_dim <= 64 || p.k_dim > 128) return false;
+  if (!p.writes_state || p.work.list != nullptr) return false;
+  const int64_t heads = int64_t{batch.num_requests} * p.v_heads;
+  const int of_v = (p.v_dim + 63) / 64, of_k = (p.k_dim + 63) / 64, chunks = (batch.max_q_tokens + kChunk - 1) / kChunk;
+  const int64_t places = device_->multiprocessors();
+  const auto rounds = [&](int64_t blocks) { return static_cast<double>((blocks + places - 1) / places); };
+  const double prepare = (p.decay_channels > 1 ? kPrepareKdaUs : kPrepareGdnUs) * static_cast<double>(batch.num_tokens * p.v_heads);
+  double least = kScanUs * chunks * rounds(heads * of_v) / kLeastGainOfPieces - (in_segments(p, shape) ? prepare : 0);
+  if (device_->cuts_all_in_pieces()) least = std::numeric_limits<double>::max();
+  for (int n = 3; n <= chunks && n * heads <= kMostHeadPieces; ++n) {
+    const int of_piece = (chunks + n - 1) / n, pieces = (chunks + of_piece - 1) / of_piece;
+    const double ends = kEndUs + kEndOfBlockUs * rounds(heads * (of_v + (pieces - 2) * (of_v + of_k)));
+    const double scan = kScanUs * rounds(heads * of_v * pieces);
+    const double us = of_piece * (ends + scan) + kJoinUs * (pieces - 2) + kPiecesUs;
+    if (us >= least || pieces < 3) continue;
+    least = us;
+    p.work.pieces.most = pieces, p.work.pieces.chunks = of_piece;
+  }
+  return p.work.pieces.most > 0;
 }
 
 // Where the scan of one request leaves much of the device idle.

@@ -35,11 +35,13 @@ using testing_linear::LinearAttnCase;
 
 class HostDevice : public LinearDevice {
  public:
-  explicit HostDevice(Order order) : order_(order) {}
+  explicit HostDevice(Order order, int multiprocessors = 4) : order_(order), multiprocessors_(multiprocessors) {}
   static inline int one_launches = 0;  // of prepare_and_scan, by all devices
-  int multiprocessors() const override { return 4; }
+  static inline int most_pieces = 0;   // of join_pieces
+  int multiprocessors() const override { return multiprocessors_; }
   bool has_wgmma() const override { return true; }
   int least_segmented_tokens() const override { return 2048; }
+  bool cuts_all_in_pieces() const override { return multiprocessors_ > 4; }
 
   void decode(const LinearParams& given, void*) override {
     LinearParams p = given;
@@ -94,6 +96,18 @@ class HostDevice : public LinearDevice {
       element == DType::f16 ? tile_scan_grid<ptx::F16>(p, with) : tile_scan_grid<ptx::Bf16>(p, with);
     }
   }
+  void piece_ends(const LinearParams& p, DType element, void*) override {
+    const auto with = [&]<class C>(int x, int y) { run(x, y, C::kThreads, C::kSmemBytes, [&] { chunk_scan<C>(p, nullptr, cuda::smem); }); };
+    element == DType::f16 ? piece_ends_grid<ptx::F16>(p, with) : piece_ends_grid<ptx::Bf16>(p, with);
+  }
+  void piece_scan(const LinearParams& p, DType element, void*) override {
+    const auto with = [&]<class C>(int x, int y) { run(x, y, C::kThreads, C::kSmemBytes, [&] { chunk_scan<C>(p, nullptr, cuda::smem); }); };
+    element == DType::f16 ? piece_scan_grid<ptx::F16>(p, with) : piece_scan_grid<ptx::Bf16>(p, with);
+  }
+  void join_pieces(const LinearParams& p, void*) override {
+    most_pieces = std::max(most_pieces, p.work.pieces.most);
+    join_pieces_grid(p, [&]<class C>(int x, int y) { run(x, y, C::kThreads, C::kSmemBytes, [&] { linear::join_pieces(p, cuda::smem); }); });
+  }
 
  private:
   template <class Kernel>
@@ -108,6 +122,7 @@ class HostDevice : public LinearDevice {
   }
 
   Order order_;
+  int multiprocessors_;
 };
 
 bool small(const LinearAttnCase& c) {
@@ -231,6 +246,25 @@ TEST(ChunkedLinearKernel, PromptInSegments) {
       c.state = state;
       const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
       EXPECT_TRUE(result.passed()) << wgmma << " " << result.text;
+    }
+  }
+}
+
+// Prompts whose scans leave multiprocessors idle, in pieces: of one request, and of two of unlike lengths beside an empty one.
+TEST(ChunkedLinearKernel, PromptsInPieces) {
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    for (const int requests : {1, 3}) {
+      HostDevice::most_pieces = 0;
+      ChunkedLinearKernel kernel(std::make_unique<HostDevice>(requests == 1 ? Order::random : Order::descending, 132), true);
+      LinearAttnCase c{.name = "pieces", .shape = {kind, 1, 1, 128, requests == 1 ? 128 : 80}, .lengths = {1100}};
+      if (requests == 3) c.lengths = {1100, 0, 330}, c.shape.k_dim = 112;
+      c.checkpoints = c.whole_chunks = requests == 3;
+      c.any_form = true;
+      c.start = requests == 1 ? testing_linear::Start::own_slot : testing_linear::Start::elsewhere;
+      c.activation = c.out = requests == 1 ? DType::bf16 : DType::f16;
+      const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
+      EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << requests << " " << result.text;
+      EXPECT_GE(HostDevice::most_pieces, 3);
     }
   }
 }

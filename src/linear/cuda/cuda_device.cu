@@ -123,6 +123,13 @@ class CudaLinearDevice : public LinearDevice {
     if (shape.wgmma) element == DType::f16 ? launch_wgmma_scan_f16(p, shape.groups, on) : launch_wgmma_scan_bf16(p, shape.groups, on);
     else element == DType::f16 ? launch_tile_scan_f16(p, on) : launch_tile_scan_bf16(p, on);
   }
+  void piece_ends(const LinearParams& p, DType element, void* stream) override {
+    launch_piece_ends(p, element == DType::f16, static_cast<cudaStream_t>(stream));
+  }
+  void piece_scan(const LinearParams& p, DType element, void* stream) override {
+    launch_piece_scan(p, element == DType::f16, static_cast<cudaStream_t>(stream));
+  }
+  void join_pieces(const LinearParams& p, void* stream) override { launch_join_pieces(p, static_cast<cudaStream_t>(stream)); }
 };
 
 }  // namespace

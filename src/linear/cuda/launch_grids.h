@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "linear/cuda/chunk_pieces.cuh"
 #include "linear/cuda/chunk_prepare_kda.cuh"
+#include "linear/cuda/chunk_scan_ends.cuh"
 #include "linear/cuda/chunk_scan_in_turn.cuh"
 #include "linear/cuda/chunk_scan_roles.cuh"
 #include "linear/cuda/chunk_scan_wide.cuh"
@@ -133,14 +135,37 @@ constexpr int scan_stages() {
   constexpr int kStages = kRoom / OfOneStage::kStageBytes;
   return kStages >= 3 ? 3 : kStages;
 }
-template <template <class> class Mma, class Element, bool kKda, int kDim, int kGroups>
-using ScanOf = ScanConfig<Element, kDim, kKda, Mma, kGroups, scan_stages<ScanConfig<Element, kDim, kKda, Mma, kGroups, 1>>()>;
+template <template <class> class Mma, class Element, bool kKda, int kDim, int kGroups, ScanPart kPart = ScanPart::whole>
+using ScanOf = ScanConfig<Element, kDim, kKda, Mma, kGroups, scan_stages<ScanConfig<Element, kDim, kKda, Mma, kGroups, 1, kPart>>(), kPart>;
 
 template <template <class> class Mma, class Element, int kDim, int kGroups, class Run>
 void scan_grid(const LinearParams& p, const Run& run) {
   const int blocks = (p.v_dim + 64 * kGroups - 1) / (64 * kGroups) * p.v_heads;
   if (p.decay_channels > 1) run.template operator()<ScanOf<Mma, Element, true, kDim, kGroups>>(blocks, p.batch.num_requests);
   else run.template operator()<ScanOf<Mma, Element, false, kDim, kGroups>>(blocks, p.batch.num_requests);
+}
+
+// Pieces have k_dim 65 to 128. Of ends two blocks share a multiprocessor.
+template <class Element, bool kKda>
+using EndsConfig = ScanConfig<Element, 128, kKda, WarpgroupMma, 1, kKda ? 2 : 3, ScanPart::ends>;
+template <class Element, class Run>
+void piece_ends_grid(const LinearParams& p, const Run& run) {
+  const int blocks = ((p.v_dim + 63) / 64 + (p.k_dim + 63) / 64) * p.v_heads, rows = p.batch.num_requests * (p.work.pieces.most - 1);
+  p.decay_channels > 1 ? run.template operator()<EndsConfig<Element, true>>(blocks, rows)
+                       : run.template operator()<EndsConfig<Element, false>>(blocks, rows);
+}
+
+template <class Element, bool kKda>
+using PieceConfig = ScanOf<WarpgroupMma, Element, kKda, 128, 1, ScanPart::piece>;
+template <class Element, class Run>
+void piece_scan_grid(const LinearParams& p, const Run& run) {
+  const int blocks = (p.v_dim + 63) / 64 * p.v_heads, rows = p.batch.num_requests * p.work.pieces.most;
+  p.decay_channels > 1 ? run.template operator()<PieceConfig<Element, true>>(blocks, rows)
+                       : run.template operator()<PieceConfig<Element, false>>(blocks, rows);
+}
+template <class Run>
+void join_pieces_grid(const LinearParams& p, const Run& run) {
+  run.template operator()<JoinConfig>((p.v_dim + JoinConfig::kRows - 1) / JoinConfig::kRows * p.v_heads, p.batch.num_requests);
 }
 
 template <class Element, class Run>

@@ -19,6 +19,8 @@ class LinearDevice {
   virtual bool has_wgmma() const = 0;
   // Prompts of this length may be computed in segments, however little that pays: for tests.
   virtual int least_segmented_tokens() const { return 0x7fffffff; }
+  // Prompts of any length may be cut into pieces, the same.
+  virtual bool cuts_all_in_pieces() const { return false; }
 
   virtual void decode(const LinearParams& p, void* stream) = 0;
   virtual void extend_exactly(const LinearParams& p, void* stream) = 0;  // token by token, in f32; without writes_state: of drafted nodes
@@ -32,6 +34,10 @@ class LinearDevice {
   // Both in one launch, where fused_takes() and the scan is of WGMMA; bits are its own.
   virtual void prepare_and_scan(const LinearParams& p, DType element, void* stream) = 0;
   virtual void scan(const LinearParams& p, DType element, const ScanShape& shape, void* stream) = 0;
+  // Of Pieces, by WGMMA: what each makes of a state, the states that they begin with, and their scans.
+  virtual void piece_ends(const LinearParams& p, DType element, void* stream) = 0;
+  virtual void join_pieces(const LinearParams& p, void* stream) = 0;
+  virtual void piece_scan(const LinearParams& p, DType element, void* stream) = 0;
 };
 
 }  // namespace warpweave::linear

@@ -94,6 +94,25 @@ TEST_P(LinearGpu, AnyForm) {
   }
 }
 
+// Few heads and long prompts, which are scanned in pieces where the call permits it.
+TEST_P(LinearGpu, PromptsInPieces) {
+  if (!GetParam()) GTEST_SKIP() << "of one form";
+  std::mt19937 random(17);
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    for (const std::vector<int>& lengths : {std::vector<int>{3000}, {4096}, {2500, 0, 700}}) {
+      for (const int k_dim : {128, 112}) {
+        LinearAttnCase c{.name = "pieces", .shape = {kind, 1, 2, k_dim, k_dim == 112 ? 80 : 128}, .lengths = lengths};
+        c.any_form = true;
+        c.start = lengths.size() == 1 ? testing_linear::Start::own_slot : testing_linear::Start::elsewhere;
+        c.activation = c.out = kind == LinearAttnKind::gdn ? DType::bf16 : DType::f16;
+        c.checkpoints = c.whole_chunks = lengths.size() > 1;
+        c.seed = random();
+        expect_right(c);
+      }
+    }
+  }
+}
+
 TEST_P(LinearGpu, LongPromptIsWhatDecodeGives) {
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
     for (int tokens : {2000, kind == LinearAttnKind::gdn ? 9000 : 34000}) {  // the longer ones in segments

@@ -32,6 +32,18 @@ struct Segment {
   bool last = true;
 };
 
+// Prompts whose scans leave much of the device idle are cut into pieces of `chunks` chunks that are scanned at once. Without V, S at a
+// piece's end is S at its beginning times a matrix. A first launch finds that matrix, as what an identity becomes where V is zeros, and
+// what zeros become by V (chunk_scan_ends.cuh); a second goes through the matrices (chunk_pieces.cuh); then each piece begins where it
+// should. The first piece's end comes from the request's own state at once, and the last one's is not asked for.
+struct Pieces {
+  int most = 0;               // of a request; 0: requests are scanned whole
+  int chunks = 0;             // of a piece
+  float* begins = nullptr;    // [request, piece, v_heads, v_dim, k_dim]: states; until the second launch ends of the pieces before
+  void* transfers = nullptr;  // [request, piece, v_heads]: matrices of four bytes an element, as fragment_at() says
+};
+inline constexpr int kMostHeadPieces = 96;  // heads times pieces of a batch
+
 // What chunk_prepare leaves for chunk_scan. Per v head h, `rows` rows of tokens; chunk-local indices i, j; 2^G: the product of
 // decays from the chunk's beginning to a token, that token's included.
 //   t[h][i][64]: beta_j of (I + A)^-1, A[i][j] = beta_i k_i k_j 2^(G_i - G_j), j < i
@@ -54,6 +66,7 @@ struct ChunkWork {
   Segment segment;
   float* handover = nullptr;         // [v_heads, v_dim, k_dim]: the state between segments
   int* handed_over = nullptr;        // [blocks of a scan]: segments that are done
+  Pieces pieces;
 };
 
 struct LinearParams {
