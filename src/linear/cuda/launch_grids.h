@@ -91,7 +91,7 @@ inline bool decodes_by_few(const LinearParams& p, int multiprocessors) {
   return heads <= DecodeFew::kBlocks * multiprocessors || (p.has_norm && 10 * few < 9 * many);
 }
 // States of 16 bits that DecodeNarrow takes, whose blocks have a thread a row: 8, 64 and 256 requests of 32 heads of 128 x 128 take 6.7,
-// 37.3 and 137.7 us on an H200, by DecodeFew 9.6, 59.7 and 162.4. KDA is not timed so. With a norm a head is one block's, and few of
+// 37.3 and 137.7 us on an H200, by DecodeFew 9.6, 59.7 and 162.4. KDA was timed so, but not tested. With a norm a head is one block's, and few of
 // them take DecodeFew's 256 threads (8 requests by whole heads: 7.6 us, 8.3 by DecodeNarrow).
 inline bool decodes_narrow(const LinearParams& p, int multiprocessors) {
   const bool few = p.batch.num_requests * p.v_heads <= DecodeFew::kBlocks * multiprocessors;
