@@ -295,19 +295,24 @@ class ChunkScan {
       store_turned(rows);
     }
   }
-  // V' as left operands: of the state, and of O.
-  WW_DEVICE void finish_values(float (&values)[32], u32 (&x)[4][4], u32 (&update)[4][4], int stage) const {
+  // V', which is there when no more than kPending groups of MMAs are under way, as left operands of the state.
+  template <int kPending>
+  WW_DEVICE void finish_update(float (&values)[32], u32 (&update)[4][4], int stage) const {
     if constexpr (C::kKda) {
-      Mma::template wait<1>();
+      Mma::template wait<kPending>();
       Mma::settle(values);
       round_columns(update, values);
     } else {
       float by[16];
       take_factors(by, stage, 2);
-      Mma::template wait<1>();
+      Mma::template wait<kPending>();
       Mma::settle(values);
       round_columns(update, values, by);
     }
+  }
+  // The same, and as those of O.
+  WW_DEVICE void finish_values(float (&values)[32], u32 (&x)[4][4], u32 (&update)[4][4], int stage) const {
+    finish_update<1>(values, update, stage);
     round_columns(x, values);
   }
   // ---- the same without outputs; chunk_scan_ends.cuh has these

@@ -84,17 +84,7 @@ WW_DEVICE void ChunkScan<C>::next_end(int stage) {
   Mma::template by_rows<false>(values, x, memory + C::kT);
   Mma::commit();
   decay_state(stage);
-  if constexpr (C::kKda) {
-    Mma::template wait<0>();
-    Mma::settle(values);
-    round_columns(update, values);
-  } else {
-    float by[16];
-    take_factors(by, stage, 2);
-    Mma::template wait<0>();
-    Mma::settle(values);
-    round_columns(update, values, by);
-  }
+  finish_update<0>(values, update, stage);
   Mma::settle(s_);
   Mma::settle(update);
   Mma::begin();

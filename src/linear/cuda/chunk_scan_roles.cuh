@@ -63,11 +63,7 @@ WW_DEVICE void ChunkScan<C>::next_state(int stage, int place) {
   Mma::template by_rows<false>(values, x, memory + C::kT);
   Mma::commit();
   decay_state(stage);
-  float by[16];
-  take_factors(by, stage, 2);
-  Mma::template wait<0>();
-  Mma::settle(values);
-  round_columns(update, values, by);
+  finish_update<0>(values, update, stage);
   Mma::settle(s_);
   Mma::settle(update);
   Mma::begin();
