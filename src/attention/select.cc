@@ -16,15 +16,6 @@
 namespace warpweave {
 namespace {
 
-KvFormat model_kv_format(ModelDType dtype) {
-  switch (dtype) {
-    case ModelDType::f32: return KvFormat::f32;
-    case ModelDType::f16: return KvFormat::f16;
-    case ModelDType::bf16: break;
-  }
-  return KvFormat::bf16;
-}
-
 // One selection: collects reasons on the way.
 class Selection {
  public:

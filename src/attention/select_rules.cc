@@ -141,10 +141,13 @@ std::string page_sizes_text(const Caps& caps) {
   return text;
 }
 
-// The 16-bit format whose bits mean other values than the model's own.
-std::optional<KvFormat> other_16_bit_kv(ModelDType dtype) {
-  if (dtype == ModelDType::bf16) return KvFormat::f16;
-  return dtype == ModelDType::f16 ? std::optional(KvFormat::bf16) : std::nullopt;
+KvFormat model_kv_format(ModelDType dtype) {
+  switch (dtype) {
+    case ModelDType::f32: return KvFormat::f32;
+    case ModelDType::f16: return KvFormat::f16;
+    case ModelDType::bf16: break;
+  }
+  return KvFormat::bf16;
 }
 
 std::optional<BrokenRule> check_backend(const SelectionInput& input, const KnownBackend& backend,
@@ -166,7 +169,8 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
         fmt::format("reads {} KV, which holds bf16 values, for bf16 models alone", kv_format_name(input.kv_format)),
         "--kv-cache-dtype"};
   }
-  if (caps.own_16_bit_kv && input.kv_format == other_16_bit_kv(input.model->dtype)) {
+  if (caps.own_16_bit_kv && kv_format_bits(input.kv_format) == 16 &&
+      input.kv_format != model_kv_format(input.model->dtype)) {
     return BrokenRule{
         fmt::format("reads 16-bit KV in the model's own type, and not {}", kv_format_name(input.kv_format)),
         "--kv-cache-dtype"};

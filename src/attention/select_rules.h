@@ -28,6 +28,9 @@ struct BrokenRule {
   std::string flag;
 };
 
+// In which K and V keep the model's own type.
+KvFormat model_kv_format(ModelDType dtype);
+
 // Why `backend` cannot run `phase`; nullopt when it can.
 std::optional<BrokenRule> check_backend(const SelectionInput& input, const KnownBackend& backend,
                                         AttentionPhase phase);
