@@ -4,13 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "engine/testing/asking.h"
 #include "engine/testing/serving_device.h"
+#include "model/testing/shared_model.h"
 
 namespace warpweave {
 namespace {
@@ -93,8 +93,7 @@ class LatentNames : public testing::Test {
   void SetUp() override {
     if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
     if (probe_cuda_device()->compute_capability != 90) GTEST_SKIP() << "kernels for sm_90";
-    const char* shared = std::getenv("WARPWEAVE_SHARED");
-    path = std::string(shared != nullptr ? shared : "../shared") + "/models/tale-mla";
+    path = shared_model("tale-mla");
     if (!std::filesystem::exists(path)) GTEST_SKIP() << "no " << path;
     const nlohmann::json golden = nlohmann::json::parse(std::ifstream(path + "/golden.json"));
     for (int round = 0; prompt.size() < 1500; ++round) {

@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "device/opencl/platform_name.h"
 #include "model/testing/paged_run.h"
+#include "model/testing/shared_model.h"
 
 namespace warpweave {
 namespace {
@@ -48,11 +48,6 @@ void expect_golden(const std::string& folder, const std::string& backend) {
     ASSERT_TRUE(greedy.ok());
     EXPECT_EQ(*greedy, expected);
   }
-}
-
-std::string shared_model(const std::string& name) {
-  const char* shared = std::getenv("WARPWEAVE_SHARED");
-  return std::string(shared != nullptr ? shared : "../shared") + "/models/" + name;
 }
 
 TEST(TaleGolden, TaleLlamaWithTheReferenceBackend) { expect_golden("models/tale-llama", "reference"); }

@@ -10,6 +10,7 @@
 
 #include "model/testing/gpu_run.h"
 #include "model/testing/paged_run.h"
+#include "model/testing/shared_model.h"
 
 namespace warpweave {
 namespace {
@@ -160,11 +161,6 @@ TEST(GpuTale, EightBitExpertsAreThoseOfTheCpu) {
       EXPECT_LT(relative_error(*logits, *exact), bound) << fp8.block_rows;
     }
   }
-}
-
-std::string shared_model(const std::string& name) {
-  const char* shared = std::getenv("WARPWEAVE_SHARED");
-  return std::string(shared != nullptr ? shared : "../shared") + "/models/" + name;
 }
 
 TEST(GpuTale, LatentAttentionOfTheSharedModel) {

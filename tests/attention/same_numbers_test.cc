@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -16,23 +15,24 @@
 #include "engine/testing/asking.h"
 #include "engine/testing/collect_answers.h"
 #include "engine/testing/serving_device.h"
+#include "model/testing/shared_model.h"
 
 namespace warpweave {
 namespace {
 
 struct Model {
   const char* name;
-  const char* path;  // "shared/..." lies in WARPWEAVE_SHARED
+  std::string path;
   AttentionKind kind;
 };
 void PrintTo(const Model& model, std::ostream* out) { *out << model.name; }
 
-constexpr Model kModels[] = {{"tale_llama", "models/tale-llama", AttentionKind::mha},
-                             {"tale_mla", "shared/models/tale-mla", AttentionKind::mla},
-                             {"tale_gdn", "shared/models/tale-gdn", AttentionKind::mha},
-                             {"tale_swa", "shared/models/tale-swa", AttentionKind::mha},
-                             {"softcaps", "tests/golden/families/gemma2", AttentionKind::mha},
-                             {"sinks", "tests/golden/families/gpt-oss", AttentionKind::mha}};
+const Model kModels[] = {{"tale_llama", "models/tale-llama", AttentionKind::mha},
+                         {"tale_mla", shared_model("tale-mla"), AttentionKind::mla},
+                         {"tale_gdn", shared_model("tale-gdn"), AttentionKind::mha},
+                         {"tale_swa", shared_model("tale-swa"), AttentionKind::mha},
+                         {"softcaps", "tests/golden/families/gemma2", AttentionKind::mha},
+                         {"sinks", "tests/golden/families/gpt-oss", AttentionKind::mha}};
 constexpr const char* kReference = "torch_native";
 
 struct Numbers {
@@ -53,10 +53,6 @@ class SameNumbers : public testing::TestWithParam<Model> {
   void SetUp() override {
     if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
     path_ = GetParam().path;
-    if (path_.starts_with("shared/")) {
-      const char* shared = std::getenv("WARPWEAVE_SHARED");
-      path_ = (shared != nullptr ? std::string(shared) : "../shared") + path_.substr(std::string("shared").size());
-    }
     if (!std::filesystem::exists(path_)) GTEST_SKIP() << "no " << path_;
     if (path_.starts_with("tests/")) {  // of random weights
       prompt_ = some_ids(90, 3);
@@ -72,12 +68,7 @@ class SameNumbers : public testing::TestWithParam<Model> {
   Result<Numbers> ask(const std::string& backend, const std::string& dtype, const std::string& kv_format) const {
     Status refused;
     for (const int page_size : {16, 64, 128, 1}) {
-      ServerArgs args;
-      args.dtype = dtype;
-      serve_on_test_device(args);
-      args.model_path = path_;
-      args.skip_tokenizer_init = true;
-      args.threads = 1;
+      ServerArgs args = ids_only_args(path_, dtype);
       args.attention_backend = backend;
       args.kv_cache_dtype = kv_format;
       args.page_size = page_size;

@@ -16,6 +16,7 @@
 #include "engine/testing/asking.h"
 #include "engine/testing/collect_answers.h"
 #include "engine/testing/serving_device.h"
+#include "model/testing/shared_model.h"
 
 namespace warpweave {
 namespace {
@@ -29,7 +30,7 @@ struct Drafts {
 
 struct Target {
   const char* name;
-  const char* path;  // "shared/..." lies in WARPWEAVE_SHARED
+  std::string path;
   AttentionKind kind;
   bool recurrent;
   std::vector<Drafts> drafts;
@@ -38,9 +39,9 @@ struct Target {
 const std::vector<Drafts> kTaleDrafts = {{"NGRAM"}, {"STANDALONE", "models/tale-draft"}, {"EAGLE", "models/tale-eagle"}};
 const Target kTargets[] = {
     {"tale_llama", "models/tale-llama", AttentionKind::mha, false, kTaleDrafts},
-    {"tale_mla", "shared/models/tale-mla", AttentionKind::mla, false, kTaleDrafts},
-    {"tale_gdn", "shared/models/tale-gdn", AttentionKind::mha, true, kTaleDrafts},
-    {"tale_swa", "shared/models/tale-swa", AttentionKind::mha, false, kTaleDrafts},
+    {"tale_mla", shared_model("tale-mla"), AttentionKind::mla, false, kTaleDrafts},
+    {"tale_gdn", shared_model("tale-gdn"), AttentionKind::mha, true, kTaleDrafts},
+    {"tale_swa", shared_model("tale-swa"), AttentionKind::mha, false, kTaleDrafts},
     {"eagle3", "tests/golden/drafts/eagle3/target", AttentionKind::mha, false, {{"EAGLE3", "tests/golden/drafts/eagle3"}}},
     {"nextn_mla", "tests/golden/drafts/nextn-deepseek-v3", AttentionKind::mla, false, {{"NEXTN"}}},
     {"nextn_mha", "tests/golden/drafts/nextn-glm4-moe", AttentionKind::mha, false, {{"NEXTN"}}},
@@ -50,13 +51,6 @@ const Target kTargets[] = {
 constexpr int kPageSizes[] = {1, 16, 64};
 constexpr const char* kKvFormats[] = {"auto", "bf16", "f16", "fp8_e4m3",
                                       "fp8_e5m2", "fp4_e2m1", "fp8_ds_mla", "fp4_mla"};
-
-std::string path_of(const Target& target) {
-  const std::string path = target.path;
-  if (!path.starts_with("shared/")) return path;
-  const char* shared = std::getenv("WARPWEAVE_SHARED");
-  return (shared != nullptr ? std::string(shared) : "../shared") + path.substr(std::string("shared").size());
-}
 
 // What texts may differ by: in f32 by nothing; in bf16 where two tokens are alike to rounding; by nothing again where
 // bits do not depend on the batch.
@@ -186,20 +180,15 @@ class LosslessProduct : public testing::TestWithParam<Cell> {
  protected:
   void SetUp() override {
     if (const std::string why = no_test_device(); !why.empty()) GTEST_SKIP() << why;
-    path_ = path_of(*GetParam().target);
+    path_ = GetParam().target->path;
     if (!fs::exists(path_)) GTEST_SKIP() << "no " << path_;
     prompts_ = prompts_of(path_);
     whole_ = std::getenv("WARPWEAVE_WHOLE_PRODUCT") != nullptr;
   }
 
   ServerArgs args_of(int page_size, const std::string& kv_format) const {
-    ServerArgs args;
-    args.dtype = GetParam().numbers == Numbers::f32 ? "float32" : "bfloat16";
+    ServerArgs args = ids_only_args(path_, GetParam().numbers == Numbers::f32 ? "float32" : "bfloat16");
     args.enable_deterministic_inference = GetParam().numbers == Numbers::deterministic;
-    serve_on_test_device(args);
-    args.model_path = path_;
-    args.skip_tokenizer_init = true;
-    args.threads = 1;
     args.page_size = page_size;
     args.kv_cache_dtype = kv_format;
     args.max_total_tokens = 2048;

@@ -20,6 +20,17 @@ inline void serve_on_test_device(ServerArgs& args) {
 #endif
 }
 
+// For requests that come as ids, on one thread.
+inline ServerArgs ids_only_args(const std::string& model_path, const std::string& dtype) {
+  ServerArgs args;
+  args.dtype = dtype;
+  serve_on_test_device(args);
+  args.model_path = model_path;
+  args.skip_tokenizer_init = true;
+  args.threads = 1;
+  return args;
+}
+
 // Empty, or why the tests of this file cannot run here.
 inline std::string no_test_device() {
 #ifdef WW_TEST_ON_GPU
