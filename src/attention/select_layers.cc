@@ -151,13 +151,6 @@ std::string_view spec_name(SpecSupport spec) { return spec == SpecSupport::tree 
 
 // The kernels that verify drafts: those of decode if they can, else those of prefill, else any.
 Status resolve_linear_verify(const SelectionInput& input, Resolved& resolved) {
-  if (input.deterministic && !kCpuArchs.has(input.hardware->arch) && input.model->dtype != ModelDType::f32) {
-    return Status::unsupported(
-        fmt::format("--enable-deterministic-inference: {} layers check drafts by GEMMs of chunks and decode token by "
-                    "token, which round differently in 16 bits",
-                    linear_name(input.model->linear)),
-        "--enable-deterministic-inference");
-  }
   const SpecSupport needed = resolved.speculation.topk > 1 ? SpecSupport::tree : SpecSupport::chain;
   const std::string& decode = resolved.linear.decode;
   std::vector<std::string_view> candidates = {decode, resolved.linear.prefill};

@@ -61,10 +61,6 @@ std::vector<Refusal> refusals() {
   flags.enable_deterministic_inference = true;
   rows.push_back({"b200", llama(), flags, "--enable-deterministic-inference", "determinism"});
   flags = {};
-  flags.enable_deterministic_inference = true;
-  flags.speculative_algorithm = "NGRAM";
-  rows.push_back({"h200", qwen_next(), flags, "--enable-deterministic-inference", "check drafts"});
-  flags = {};
   flags.speculative_eagle_topk = 2;
   rows.push_back({"h200", llama(), flags, "--speculative-algorithm", "need"});
   flags.speculative_algorithm = "MAGIC";

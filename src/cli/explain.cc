@@ -118,10 +118,6 @@ void explain(const ServerArgs& args, Explanation& found) {
   }
 }
 
-bool mixed_chunk(const ServerArgs& args, const Explanation& found) {
-  return resolve_mixed_chunk(args, is_gpu_target(found.target.hardware.arch));
-}
-
 nlohmann::json error_json(const Status& status) { return selection_error_json(status)["error"]; }
 
 nlohmann::json explanation_json(const ServerArgs& args, const Explanation& found) {
@@ -137,7 +133,7 @@ nlohmann::json explanation_json(const ServerArgs& args, const Explanation& found
                      {"num_key_value_heads", model.num_kv_heads},
                      {"head_dim", model.head_dim}};
   }
-  if (found.plan) json["enable_mixed_chunk"] = mixed_chunk(args, found);
+  if (found.plan) json["enable_mixed_chunk"] = found.plan->scheduler.enable_mixed_chunk;
   if (found.plan && splits_pool(args, found.plan->scheduler))
     json["swa_full_tokens_ratio"] = *args.swa_full_tokens_ratio;
   if (const auto adapters = adapter_bytes(args, found)) {
@@ -166,8 +162,8 @@ void print_refusals(const Explanation& found) {
 void print_plan(const ServerArgs& args, const Explanation& found) {
   std::printf("%s on %s\n", found.plan->model.architecture.c_str(), found.target.hardware.name.c_str());
   for (const std::string& line : explain_lines(found.plan->attention)) std::printf("%s\n", line.c_str());
-  std::printf("%s\n", mixed_chunk(args, found) ? "batches: prefill chunks and decodes together"
-                                               : "batches: prefill and decode apart");
+  std::printf("%s\n", found.plan->scheduler.enable_mixed_chunk ? "batches: prefill chunks and decodes together"
+                                                               : "batches: prefill and decode apart");
   if (const auto adapters = adapter_bytes(args, found)) {
     const bool gpu = is_gpu_target(found.target.hardware.arch);
     std::printf(

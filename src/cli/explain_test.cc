@@ -277,6 +277,32 @@ TEST(Explain, SaysWhereLatentPromptsChangeTheirForm) {
   EXPECT_NE(reason_on("cpu").find("absorbed, the only form here"), std::string::npos) << reason_on("cpu");
 }
 
+TEST(Explain, DeterministicHybridsKeepTheirStatesInF32) {
+  const Argv base = {"--model-path", "tests/golden/families/qwen3-next", "--mamba-ssm-dtype", "bfloat16"};
+  for (const Argv& target : {Argv{"--device", "cpu"}, Argv{"--hardware", "h200"}}) {
+    EXPECT_EQ(explain_json(base + target).exit_code, 0);
+    const Explained found = explain_json(base + target + Argv{"--enable-deterministic-inference"});
+    ASSERT_EQ(found.exit_code, kExitRefused);
+    EXPECT_EQ(found.json["error"]["flag"], "--mamba-ssm-dtype") << found.json.dump();
+  }
+}
+
+TEST(Explain, DeterministicHybridsCutPromptsBetweenChunks) {
+  const Argv base = {"--hardware", "h200", "--model-path", "tests/golden/families/qwen3-next",
+                     "--enable-deterministic-inference", "--speculative-algorithm", "NGRAM"};
+  const Argv half = base + Argv{"--dtype", "bfloat16"};
+  const Explained served = explain_json(half + Argv{"--mamba-track-interval", "128"});
+  ASSERT_EQ(served.exit_code, 0) << served.json.dump();
+  EXPECT_EQ(served.json["enable_mixed_chunk"], false);
+  for (const Argv& cut : {Argv{"--enable-mixed-chunk"}, Argv{"--mamba-track-interval", "96"},
+                          Argv{"--chunked-prefill-size", "63"}}) {
+    const Explained found = explain_json(half + cut);
+    ASSERT_EQ(found.exit_code, kExitRefused) << text_of(cut);
+    EXPECT_EQ(found.json["error"]["flag"], cut[0]) << found.json.dump();
+    EXPECT_EQ(explain_json(base + Argv{"--dtype", "float32"} + cut).exit_code, 0) << text_of(cut);
+  }
+}
+
 // Written for the machine, but perhaps not built into this program.
 TEST(Explain, SaysWhatThisProgramLacks) {
   const Explained found = explain_json({"--hardware", "h200", "--model-path", "Qwen/Qwen3-8B"});

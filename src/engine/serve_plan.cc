@@ -96,7 +96,7 @@ SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int cont
   out.chunked_prefill_size = args.chunked_prefill_size.value_or(
       gpu ? kDefaultChunkedPrefillTokensGpu : kDefaultChunkedPrefillTokens);
   out.max_prefill_tokens = args.max_prefill_tokens;
-  out.enable_mixed_chunk = resolve_mixed_chunk(args, gpu);
+  out.enable_mixed_chunk = args.enable_mixed_chunk || (gpu && !args.disable_mixed_chunk);
   out.schedule_policy = args.schedule_policy == "lpm"        ? SchedulePolicy::lpm
                         : args.schedule_policy == "priority" ? SchedulePolicy::priority
                                                              : SchedulePolicy::fcfs;
@@ -107,6 +107,11 @@ SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int cont
   out.eos_token_ids = eos_token_ids;
   out.max_adapters = args.max_loras_per_batch;
   return out;
+}
+
+// Whether the chunks of a prompt round what they hand on: linear attention by GEMMs in 16 bits.
+bool rounds_states(const ModelConfig& config, DType dtype) {
+  return config.has_recurrent_layers() && !config.short_conv && dtype != DType::f32;
 }
 
 // Parts of a model beside its full attention that selection resolved but that are not written for this device, or not
@@ -159,10 +164,6 @@ KvCacheShape kv_shape_of(const ModelConfig& config, const Resolved& attention) {
   shape.v_head_dim = config.cached_v_dim();
   shape.format = attention.kv_format;
   return shape;
-}
-
-bool resolve_mixed_chunk(const ServerArgs& args, bool gpu) {
-  return args.enable_mixed_chunk || (gpu && !args.disable_mixed_chunk);
 }
 
 ModelFacts attention_model_facts(const ModelConfig& config, DType dtype) {
@@ -304,6 +305,9 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   plan.scheduler = scheduler_config(args, plan.attention.page_size, plan.context_len, model.eos_token_ids, gpu);
   plan.scheduler.mixed_chunk_rows = args.mixed_chunk_rows.value_or(gpu ? default_mixed_chunk_rows(model.config) : 0);
   if (model.config.encoder) schedule_whole_prompts(plan.scheduler);
+  if (gpu && plan.attention.deterministic && rounds_states(model.config, plan.dtype)) {
+    WW_RETURN_IF_ERROR(keep_prompt_bits(args, plan.scheduler));
+  }
   plan.cache_layout = cache_layout(args, model.config, plan);
   plan.scheduler.cache_groups = plan.cache_layout.groups;
   WW_ASSIGN_OR_RETURN(plan.draft, plan_draft(args, {model.config, model.where, plan.attention, plan.cache_layout,

@@ -71,7 +71,4 @@ Result<DType> resolve_dtype(const std::string& flag, DType checkpoint);
 // Of a model's layers under a choice of attention; pages and their layout are left to the caller.
 KvCacheShape kv_shape_of(const ModelConfig& config, const Resolved& attention);
 
-// Whether decodes ride along with prefill chunks; by default where that measures faster, on a GPU.
-bool resolve_mixed_chunk(const ServerArgs& args, bool gpu);
-
 }  // namespace warpweave

@@ -32,6 +32,12 @@ Status check_state_flags(const ServerArgs& args, const ModelConfig& config) {
                     config.architecture),
         "--mamba-ssm-dtype");
   }
+  if (args.enable_deterministic_inference && args.mamba_ssm_dtype == "bfloat16" && config.linear) {
+    return Status::invalid_argument(
+        "--mamba-ssm-dtype bfloat16 rounds a state wherever a prompt is cut, which other requests decide; with "
+        "--enable-deterministic-inference give float32",
+        "--mamba-ssm-dtype");
+  }
   if (args.mamba_track_interval && *args.mamba_track_interval < kLinearAttnLeastInterval) {
     return Status::invalid_argument(
         fmt::format("--mamba-track-interval is {}; it must be at least {}, and multiples of {} cost least",
@@ -94,6 +100,27 @@ Status size_state_slots(const ServerArgs& args, const ModelConfig& config, doubl
   scheduler.state_slots = static_cast<int>(slots);
   scheduler.state_request_slots = scheduler.max_running_requests;
   scheduler.state_interval = args.mamba_track_interval.value_or(kDefaultTrackInterval);
+  return {};
+}
+
+Status keep_prompt_bits(const ServerArgs& args, SchedulerConfig& scheduler) {
+  static constexpr int kTokens = kLinearAttnChunkTokens;
+  const auto refuse = [](const char* flag, std::string_view fix) {
+    return Status::invalid_argument(
+        fmt::format("{}: --enable-deterministic-inference cuts prompts of models with recurrent layers at multiples of "
+                    "{} tokens; {}",
+                    flag, kTokens, fix),
+        flag);
+  };
+  if (scheduler.chunked_prefill_size != -1 && scheduler.chunked_prefill_size < kTokens) {
+    return refuse("--chunked-prefill-size", "give as many at least, or -1");
+  }
+  if (args.mamba_track_interval.value_or(kDefaultTrackInterval) % kTokens != 0) {
+    return refuse("--mamba-track-interval", "give a multiple");
+  }
+  if (args.enable_mixed_chunk) return refuse("--enable-mixed-chunk", "leave it out, for it cuts them elsewhere");
+  scheduler.enable_mixed_chunk = false;
+  scheduler.state_cut_tokens = kTokens;
   return {};
 }
 

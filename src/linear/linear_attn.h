@@ -161,6 +161,9 @@ struct LinearAttnCall {
   // extend: may take the form that suits its batch, so that a request's bits depend on the batch around it whatever the
   // kernel's caps promise.
   bool any_form = false;
+  // decode, target_verify, commit: a drafted node gets the bits that decode gives its token, and leaves its state.
+  // Slower; kernels of CPUs have no other form.
+  bool same_bits_drafted = false;
   LinearAttnState state;
   void* out = nullptr;             // [tokens, v_heads, v_dim]
   DType out_dtype = DType::f32;    // f32, bf16 or f16

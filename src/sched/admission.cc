@@ -164,13 +164,18 @@ Scheduler::Request* Scheduler::prefilling_same_prefix(Request& request) {
   return nullptr;
 }
 
+// Of so many tokens that may follow those that pages are kept for: all where computing them again, after a retraction,
+// would give other bits.
+int64_t Scheduler::reserved_tokens(int remaining) const {
+  if (state_cut_tokens() > 1) return remaining;
+  return static_cast<int64_t>(new_token_ratio_.value() * std::min(remaining, kReservedNewTokensCap));
+}
+
 // Pages that the request is expected to take on top of those it has.
 PageCount Scheduler::reserved_pages(const Request& request) const {
-  const int remaining = std::min(request.spec.max_new_tokens - request.num_output_scheduled(),
-                                 kReservedNewTokensCap);
+  const int remaining = request.spec.max_new_tokens - request.num_output_scheduled();
   if (remaining <= 0) return {};
-  const int64_t expected = request.num_tokens() + request.uncommitted_samples +
-                           static_cast<int64_t>(new_token_ratio_.value() * remaining);
+  const int64_t expected = request.num_tokens() + request.uncommitted_samples + reserved_tokens(remaining);
   const int held = static_cast<int>(request.pages.size()) / num_groups_;
   return {full_groups_ * std::max(0, pool_.pages_for(expected) - held), window_pages_to_come(request, expected)};
 }
@@ -192,10 +197,7 @@ bool Scheduler::fits(const Request& request, const PageCount& new_pages) const {
   PageCount wanted = new_pages;
   if (running_.empty() || !pool_.covers(available_pages(), wanted)) return pool_.covers(available_pages(), wanted);
   for (const Request* other : running_) wanted += reserved_pages(*other);
-  const int64_t remaining = std::min(request.spec.max_new_tokens - request.num_output(),
-                                     kReservedNewTokensCap);
-  const int64_t expected =
-      request.num_tokens() + static_cast<int64_t>(new_token_ratio_.value() * remaining);
+  const int64_t expected = request.num_tokens() + reserved_tokens(request.spec.max_new_tokens - request.num_output());
   wanted.full += int64_t{full_groups_} * (pool_.pages_for(expected) - pool_.pages_for(request.num_tokens()));
   return pool_.covers(available_pages(), wanted);
 }
@@ -204,7 +206,8 @@ bool Scheduler::admit(Request& request, PrefillBudget& budget, Step& step) {
   if (!can_take_state()) return false;
   refresh_match(request);
   const auto exceeds_budget = [&](int matched) {
-    const int to_compute = std::min(request.num_tokens() - matched, budget.chunk);
+    const int remaining = request.num_tokens() - matched, to_compute = std::min(remaining, budget.chunk);
+    if (budget.chunk < std::min(remaining, state_cut_tokens())) return true;
     return !step.rows.empty() && to_compute > budget.tokens;
   };
   if (exceeds_budget(request.match_len)) return false;
@@ -305,19 +308,19 @@ void Scheduler::add_prefill_row(Request& request, PrefillBudget& budget, Step& s
   const int page_size = pool_.page_size();
   const int remaining = request.prefill_len - request.scheduled;
   int num_tokens = std::min(remaining, budget.chunk);
-  if (num_tokens < remaining && budget.cut_at_pages) {
+  if (num_tokens < remaining && budget.cut_at_pages && state_cut_tokens() == 1) {
     // End on a page boundary where the chunk reaches one.
     const int end = (request.scheduled + num_tokens) / page_size * page_size;
     if (end > request.scheduled) num_tokens = end - request.scheduled;
   }
   if (window_groups() > 0 && chunked_ == &request) {  // an admission has made sure of its first chunk's pages
     num_tokens = std::min(num_tokens, reachable_tokens(request) - request.scheduled);
-    if (num_tokens <= 0) {  // it sits out until pages come free
-      budget.chunk = 0;
-      return;
-    }
   }
   if (states_) num_tokens = state_stop(request, request.scheduled + num_tokens) - request.scheduled;
+  if (num_tokens <= 0) {  // it sits out until pages come free
+    budget.chunk = 0;
+    return;
+  }
   grow_windows(request, request.scheduled + num_tokens);
   fill_row(request, num_tokens, /*prefill=*/true, step);
   budget.tokens -= num_tokens;

@@ -70,6 +70,51 @@ TEST(Checkpoints, EndRowsWhereKernelsLeaveNone) {
             (std::vector<Row>{{0, 8, {}, true}, {8, 16, {}, true}, {16, 20, {}, true}}));
 }
 
+TEST(Checkpoints, StandWherePromptsMayBeCut) {
+  SchedulerConfig config = states_config(12);
+  config.state_cut_tokens = 4;
+  config.chunked_prefill_size = 10;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(make_spec(1, 30, 12, 0)).ok());
+  EXPECT_EQ(rows_of_prompt(scheduler, 30), (std::vector<Row>{{0, 8, {}, true}, {8, 16, {}, true}, {16, 24, {}, true}, {24, 30, {28}, false}}));
+  ScheduledRequestSpec other = make_spec(2, 30, 1, 0);
+  std::fill(other.input_ids.begin() + 23, other.input_ids.end(), 5000);
+  ASSERT_TRUE(scheduler.add(other).ok());
+  EXPECT_EQ(only_row(scheduler.schedule()), (Row{16, 24, {20}, true}));
+}
+
+// Where pages do not end at such places, chunks need not end at pages.
+TEST(Checkpoints, PromptsAreCutBetweenPagesToo) {
+  SchedulerConfig config = states_config(12);
+  config.page_size = 5;
+  config.state_cut_tokens = 4;
+  config.chunked_prefill_size = 5;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(make_spec(1, 14, 1)).ok());
+  EXPECT_EQ(rows_of_prompt(scheduler, 14),
+            (std::vector<Row>{{0, 4, {}, false}, {4, 8, {}, true}, {8, 12, {}, false}, {12, 14, {}, false}}));
+}
+
+// The rest of a step that is too short to reach a place to cut at is left.
+TEST(Checkpoints, PromptsWaitForAStepThatTheyMayBeCutIn) {
+  SchedulerConfig config = states_config(12);
+  config.state_cut_tokens = 8;
+  config.chunked_prefill_size = 16;
+  Scheduler scheduler(config);
+  ASSERT_TRUE(scheduler.add(make_spec(1, 11, 12, 0)).ok());
+  ASSERT_TRUE(scheduler.add(make_spec(2, 9, 12, 40)).ok());
+  const Step& first = scheduler.schedule();
+  EXPECT_EQ(only_row(first), (Row{0, 11, {8}, false}));
+  commit(scheduler, first);
+  const Step& second = scheduler.schedule();
+  ASSERT_EQ(second.rows.size(), 1u);
+  EXPECT_EQ(second.rows[0].id, 2u);
+  EXPECT_EQ(second.rows[0].num_tokens, 9);
+  commit(scheduler, second);
+  run_to_idle(scheduler);
+  EXPECT_EQ(scheduler.tree().checkpoints().size(), 2u) << "generated tokens leave none";
+}
+
 TEST(Checkpoints, AreNotTakenWithoutAPrefixCache) {
   SchedulerConfig config = states_config(12);
   config.disable_radix_cache = true;

@@ -30,11 +30,7 @@ Status Scheduler::validate(const SchedulerConfig& config) {
   WW_RETURN_IF_ERROR(at_least(config.max_prefill_tokens, 1, "--max-prefill-tokens"));
   WW_RETURN_IF_ERROR(at_least(config.mixed_chunk_rows, 0, "--mixed-chunk-rows"));
   WW_RETURN_IF_ERROR(at_least(config.max_adapters, 1, "--max-loras-per-batch"));
-  if (config.state_slots > 0 &&
-      (config.state_interval < 1 || config.state_request_slots > config.state_slots ||
-       config.state_request_slots < config.max_running_requests)) {
-    return Status::internal("states need a slot for every running request, and an interval");
-  }
+  WW_RETURN_IF_ERROR(validate_states(config));
   if (config.max_proposals < 0) return Status::internal("max_proposals must be at least 0");
   if (config.cache_groups.empty() || config.cache_groups.size() > kMaxCacheGroups) {
     return Status::internal("the KV cache must have 1 to " + std::to_string(kMaxCacheGroups) + " groups");

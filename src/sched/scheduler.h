@@ -125,6 +125,11 @@ struct SchedulerConfig {
   int state_slots = 0;             // of requests, max_running_requests or more, and of checkpoints; 0: no states
   int state_request_slots = 0;     // how many of them checkpoints may not take
   int state_interval = 256;        // tokens from checkpoint to checkpoint
+  // Prompts are cut, and leave checkpoints, at multiples of so many tokens: for kernels whose bits depend on where a
+  // prompt was cut, but not there. Above 1 generated tokens leave no checkpoints, and all pages that they may take are
+  // kept for them, so that none is computed again as part of a prompt.
+  // state_interval is a multiple, a chunk of prefill no shorter.
+  int state_cut_tokens = 1;
   bool state_checkpoints_within_rows = true;  // false: kernels leave none on their way, so prefill rows end at them
   std::vector<int32_t> eos_token_ids;
   int max_adapters = 8;            // different adapters of running requests, at most
@@ -332,6 +337,7 @@ class Scheduler {
   void fill_tables(Request& request, int shared_pages, int matched_tokens);
   bool fits(const Request& request, const PageCount& new_pages) const;
   PageCount prefill_pages(const Request& request, int matched_tokens) const;
+  int64_t reserved_tokens(int remaining) const;
   PageCount reserved_pages(const Request& request) const;
   void add_prefill_row(Request& request, PrefillBudget& budget, Step& step);
   int prefix_limit(const Request& request) const;
@@ -368,8 +374,10 @@ class Scheduler {
 
   bool proposals_in_flight() const;
   // states.cc: states of recurrent layers
+  static Status validate_states(const SchedulerConfig& config);
   bool can_take_state() const { return !states_ || states_->num_free() > 0; }
   void take_state(Request& request, const RadixTree::Match& match, Step& step);
+  int state_cut_tokens() const;
   int state_stop(const Request& request, int end) const;
   int32_t take_checkpoint_slot(Request& request, const StepRow& row, CheckpointWorth most);
   void save_state(Request& request, const StepRow& row, Step& step);

@@ -7,20 +7,39 @@
 
 namespace warpweave {
 
+Status Scheduler::validate_states(const SchedulerConfig& config) {
+  if (config.state_slots == 0) return {};
+  if (config.state_interval < 1 || config.state_request_slots > config.state_slots ||
+      config.state_request_slots < config.max_running_requests) {
+    return Status::internal("states need a slot for every running request, and an interval");
+  }
+  const int cut = config.state_cut_tokens;
+  if (cut < 1 || config.state_interval % cut != 0 ||
+      (config.chunked_prefill_size != -1 && config.chunked_prefill_size < cut)) {
+    return Status::internal("state_cut_tokens must divide state_interval, and a chunk of prefill hold as many");
+  }
+  return {};
+}
+
 // The request goes on from the checkpoint at which its match ends, in a slot of its own.
 void Scheduler::take_state(Request& request, const RadixTree::Match& match, Step& step) {
   assert(request.state_slot == kNoStateSlot && request.saved_states.empty());
   request.state_slot = states_->alloc(StateSlotUse::request);
   assert(request.state_slot != kNoStateSlot);
-  request.branch_at = match.kv_tokens > match.tokens() ? match.kv_tokens : 0;
+  const int branch = match.kv_tokens / state_cut_tokens() * state_cut_tokens();
+  request.branch_at = branch > match.tokens() ? branch : 0;
   request.state_saved_at = match.tokens();
   if (match.state_slot == kNoStateSlot) return;
   step.state_loads.push_back({match.state_slot, request.state_slot});
   deferred_states_.push_back({step.number, match.state_slot});
 }
 
-// Where a prefill row that could go on to `end` ends for a checkpoint that it cannot leave on its way.
+int Scheduler::state_cut_tokens() const { return states_ ? config_.state_cut_tokens : 1; }
+
+// Where a prefill row that could go on to `end` ends, to be cut where it may be and for a checkpoint that it cannot
+// leave on its way.
 int Scheduler::state_stop(const Request& request, int end) const {
+  if (end < request.prefill_len) end = end / state_cut_tokens() * state_cut_tokens();
   if (config_.state_checkpoints_within_rows || config_.disable_radix_cache) return end;
   const int next = (request.scheduled / config_.state_interval + 1) * config_.state_interval;
   if (request.branch_at > request.scheduled) end = std::min(end, request.branch_at);
@@ -50,6 +69,7 @@ void Scheduler::save_state(Request& request, const StepRow& row, Step& step) {
   const int interval = config_.state_interval;
   const bool before = !row.prefill && waits_for_tokens_;  // where it ends is not known yet
   const int position = before ? row.start : request.scheduled;
+  if (config_.state_cut_tokens > 1 && (!row.prefill || position % config_.state_cut_tokens != 0)) return;
   const bool wanted =
       before ? position / interval > request.state_saved_at / interval
              : position == request.prefill_len || position == request.branch_at || position % interval == 0;
@@ -74,9 +94,13 @@ void Scheduler::save_states_within(Request& request, StepRow& row, Step& step) {
     request.state_saved_at = std::max(request.state_saved_at, position);
     return true;
   };
+  // In place of the prompt's end, where that is no place to go on from.
+  const int whole = end / state_cut_tokens() * state_cut_tokens();
+  const int last = whole == end || end < request.prefill_len ? 0 : whole;
   bool room = branch <= row.start || branch >= end || save(branch);
+  if (last > row.start && last != branch) room = room && save(last);
   for (int position = (end - 1) / interval * interval; room && position > row.start; position -= interval) {
-    if (position != branch) room = save(position);
+    if (position != branch && position != last) room = save(position);
   }
   std::sort(step.state_checkpoints.begin() + row.first_checkpoint, step.state_checkpoints.end(),
             [](const StateCheckpoint& a, const StateCheckpoint& b) { return a.num_tokens < b.num_tokens; });

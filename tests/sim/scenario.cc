@@ -53,6 +53,14 @@ SchedulerConfig make_config(Rng& rng, bool roomy) {
       config.num_pages = (groups - static_cast<int>(windowed)) * pages + config.window_pages;
     }
   }
+  const bool windows = std::any_of(config.cache_groups.begin(), config.cache_groups.end(),
+                                   [](const CacheGroupRule& group) { return group.windowed(); });
+  if (config.state_slots > 0 && !windows && rng.chance(40)) {
+    config.state_cut_tokens = rng.between(2, 9);
+    config.state_interval = config.state_cut_tokens * rng.between(1, 4);
+    if (config.chunked_prefill_size > 0) config.chunked_prefill_size += config.state_cut_tokens;
+    config.enable_mixed_chunk = false;
+  }
   return config;
 }
 

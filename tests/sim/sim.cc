@@ -64,6 +64,9 @@ class World {
     }
     const SchedulerStats stats = scheduler_.stats();
     outcome_.retractions = static_cast<int64_t>(stats.retracted_reqs_total);
+    if (!states_.empty() && scenario_.config.state_cut_tokens > 1 && outcome_.retractions > 0 && outcome_.error.empty()) {
+      outcome_.error = "generated tokens are computed again";
+    }
     outcome_.cached_tokens = static_cast<int64_t>(stats.cached_tokens_total);
     outcome_.evicted_tokens = static_cast<int64_t>(stats.evicted_tokens_total);
     outcome_.decisions = decisions_.value();
@@ -169,6 +172,7 @@ class World {
     ++outcome_.steps;
     outcome_.copies += static_cast<int64_t>(step.copies.size());
     check_size(step);
+    check_cuts(step);
     decisions_.add(step);
     decisions_.add(scheduler_.stats());
     CHECK_SIM(static_cast<int>(step.rows.size()) <= scenario_.config.max_running_requests,
@@ -215,6 +219,28 @@ class World {
               "chunk too large");
     CHECK_SIM(prefill_rows <= 1 || prefill_tokens <= config.max_prefill_tokens,
               "more than max_prefill_tokens");
+  }
+
+  // Prompts are cut, and leave checkpoints, where they may be, and what is generated leaves none.
+  void check_cuts(const Step& step) {
+    const int cut = scenario_.config.state_cut_tokens;
+    if (states_.empty() || cut == 1) return;
+    const auto reads = [&](int32_t slot) {
+      return std::any_of(step.state_loads.begin(), step.state_loads.end(),
+                         [&](const StateCopy& copy) { return copy.from == slot; });
+    };
+    for (const StepRow& row : step.rows) {
+      CHECK_SIM(!row.prefill || row.start % cut == 0, "a prompt is cut elsewhere");
+      CHECK_SIM(!reads(row.state_slot), "a checkpoint of generated tokens");
+      for (int i = 0; i < row.num_checkpoints; ++i) {
+        const int tokens = step.state_checkpoints[row.first_checkpoint + i].num_tokens;
+        CHECK_SIM((row.start + tokens) % cut == 0, "a checkpoint elsewhere");
+      }
+      for (const StateCopy& copy : step.state_saves) {
+        CHECK_SIM(copy.from != row.state_slot || (row.prefill && (row.start + row.num_tokens) % cut == 0),
+                  "a checkpoint elsewhere");
+      }
+    }
   }
 
   // What one request needs at most: whole tables, or windows and the rows of all steps under way.

@@ -193,6 +193,17 @@ TEST(ChunkedLinearKernel, DecodeOfManyUnits) {
   }
 }
 
+// What speculation in deterministic mode rests on.
+TEST(ChunkedLinearKernel, DraftedNodesHaveDecodesBits) {
+  ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::random), false);
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    for (const LinearAttnCase& c : testing_linear::chains_cases(kind)) {
+      const auto result = testing_linear::run_drafted_and_decoded(kernel, c);
+      EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << c.name << ": " << result.text;
+    }
+  }
+}
+
 // Enough heads for blocks that come and go.
 TEST(ChunkedLinearKernel, DecodeInRuns) {
   ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::random), false);

@@ -24,6 +24,7 @@ struct F32State {
   static WW_DEVICE void store(void* data, int64_t index, const float* from) {
     *reinterpret_cast<float4*>(static_cast<float*>(data) + index) = make_float4(from[0], from[1], from[2], from[3]);
   }
+  static WW_DEVICE void round(float*) {}
 };
 struct Bf16State {
   static constexpr int kElements = 8;
@@ -39,6 +40,10 @@ struct Bf16State {
     *reinterpret_cast<uint4*>(static_cast<unsigned short*>(data) + index) =
         make_uint4(ptx::Bf16::pack(from[0], from[1]), ptx::Bf16::pack(from[2], from[3]), ptx::Bf16::pack(from[4], from[5]),
                    ptx::Bf16::pack(from[6], from[7]));
+  }
+  static WW_DEVICE void round(float* eight) {
+    widen(eight, {ptx::Bf16::pack(eight[0], eight[1]), ptx::Bf16::pack(eight[2], eight[3]), ptx::Bf16::pack(eight[4], eight[5]),
+                  ptx::Bf16::pack(eight[6], eight[7])});
   }
 };
 
@@ -107,6 +112,15 @@ class Recurrence {
     }
   }
 
+  // As if it had been stored and loaded: what decode does after each token.
+  WW_DEVICE void round_to_stored() {
+#pragma unroll
+    for (int r = 0; r < C::kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < C::kPieces; ++i) State::round(s_[r] + i * State::kElements);
+    }
+  }
+
   // Asks for all that a token brings.
   WW_DEVICE void ask(int64_t token) {
 #pragma unroll
@@ -148,7 +162,8 @@ class Recurrence {
     }
   }
 
-  // The token that was asked for, into the state; with kAttends, what the group's rows find is written.
+  // The token that was asked for, into the state; with kAttends, what the group's rows find is written. Which product of two is
+  // rounded is said, so that bits are those of every instance of this class.
   WW_DEVICE void step(int64_t token) {
     float out[C::kRows];
     take_token();
@@ -179,8 +194,8 @@ class Recurrence {
       }
       const float change = beta * (value_of(v_bits_[r], p_.v.dtype) - decay * eight_sum(sk));
 #pragma unroll
-      for (int e = 0; e < C::kValues; ++e) s_[r][e] = decay * s_[r][e] + change * k_[e];
-      if (C::kAttends) out[r] = q_scale_ * (decay * eight_sum(sq) + change * kq_);
+      for (int e = 0; e < C::kValues; ++e) s_[r][e] = fmaf(change, k_[e], decay * s_[r][e]);
+      if (C::kAttends) out[r] = q_scale_ * fmaf(change, kq_, decay * eight_sum(sq));
     }
     if (C::kAttends) write(token, out);
   }
@@ -266,6 +281,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) recurrent(const __gri
       if (!(path >> node & 1)) continue;
       state.ask(first + node);
       state.step(first + node);
+      state.round_to_stored();
     }
     state.store(slot);
   } else {

@@ -38,6 +38,7 @@ WW_DEVICE void recur_over_tree(Recurrence<C>& state, const LinearAttnBatch& batc
       if (!(path >> node & 1)) continue;
       state.ask(first + node);
       state.step(first + node);
+      state.round_to_stored();
     }
   }
 }

@@ -53,6 +53,9 @@ struct LinearAttnCase {
 // Every case; names are unique.
 std::vector<LinearAttnCase> linear_attn_cases();
 
+// Whole layers with chains of drafts, for run_drafted_and_decoded().
+std::vector<LinearAttnCase> chains_cases(LinearAttnKind kind);
+
 // Prompts with checkpoints at and off the edges of chunks, for run_in_pieces().
 LinearAttnCase checkpoints_case(LinearAttnKind kind);
 

@@ -117,6 +117,19 @@ std::vector<LinearAttnCase> linear_attn_cases() {
   return cases;
 }
 
+std::vector<LinearAttnCase> chains_cases(LinearAttnKind kind) {
+  std::vector<LinearAttnCase> cases;
+  for (const DType state : {DType::f32, DType::bf16}) {
+    for (const auto& [k_dim, v_dim] : {std::pair{128, 128}, {64, 48}, {192, 80}, {256, 144}}) {
+      LinearAttnCase c = whole_layer({.name = fmt::format("chains {} {}", k_dim, v_dim), .phase = Phase::target_verify, .shape = shape_of(kind, 1, 2, k_dim, v_dim), .lengths = {7, 1, -2, 12}, .start = Start::elsewhere});
+      c.activation = c.out = DType::bf16;
+      c.state = state;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
 LinearAttnCase checkpoints_case(LinearAttnKind kind) {
   LinearAttnCase c{.name = "checkpoints", .shape = {kind, 1, 2, 64, 64}, .lengths = {700, 300, 64, -3, 200}};
   c.start = Start::elsewhere;

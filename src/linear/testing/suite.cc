@@ -226,6 +226,34 @@ CaseResult run_in_pieces(LinearAttnKernelBase& kernel, const LinearAttnCase& c) 
   return result;
 }
 
+CaseResult run_drafted_and_decoded(LinearAttnKernelBase& kernel, const LinearAttnCase& c) {
+  LinearAttnProblem drafted(c), decoded(c);
+  LinearAttnCall all = drafted.call();
+  all.same_bits_drafted = true;
+  LinearAttnBatch batch = *all.batch;
+  std::vector<int32_t> accepted;
+  for (int r = 0; r < batch.num_requests; ++r) accepted.push_back(batch.q_indptr[r + 1] - batch.q_indptr[r] - 1);
+  batch.accepted = accepted.data();
+  all.batch = &batch;
+  const GuardedWorkspace workspace(kernel, all);
+  kernel.target_verify(all);
+  kernel.commit(all);
+  for (int r = 0; r < batch.num_requests; ++r) {
+    Piece piece{.from = batch.initial_slots != nullptr ? batch.initial_slots[r] : batch.slots[r], .to = batch.slots[r]};
+    for (piece.begin = 0; piece.begin <= accepted[r]; ++piece.begin, piece.from = piece.to) {
+      piece.end = piece.begin + 1;
+      RequestCall one(decoded.call(), r, piece);
+      one.call.same_bits_drafted = true;
+      const GuardedWorkspace own(kernel, one.call);
+      kernel.decode(one.call);
+    }
+  }
+  CaseResult result;
+  const std::string differs = drafted.difference(decoded);
+  if (!differs.empty()) result.text = fmt::format("{} has other bits drafted than decoded", differs);
+  return result;
+}
+
 CaseResult run_case(LinearAttnKernelBase& kernel, const LinearAttnCase& c, const SuiteOptions& options) {
   LinearAttnProblem problem(c);
   CaseResult result;

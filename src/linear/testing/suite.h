@@ -33,6 +33,10 @@ CaseResult run_alone(LinearAttnKernelBase& kernel, const LinearAttnCase& c);
 // one call that leaves them on its way. For states in f32, which a call's end rounds no more than a checkpoint.
 CaseResult run_in_pieces(LinearAttnKernelBase& kernel, const LinearAttnCase& c);
 
+// The case's chains by target_verify and commit with all nodes accepted, and their tokens one by one by decode: the bits of outputs
+// and states are the same.
+CaseResult run_drafted_and_decoded(LinearAttnKernelBase& kernel, const LinearAttnCase& c);
+
 CaseResult run_case(LinearAttnKernelBase& kernel, const LinearAttnCase& c, const SuiteOptions& options = {});
 
 }  // namespace warpweave::testing_linear

@@ -66,6 +66,7 @@ Status GpuGdnMixer::attend(const GpuStateCache& states, void* stream) {
   attention.scale = 1 / std::sqrt(static_cast<float>(shape.k_dim));
   attention.exact = dtype == DType::f32;
   attention.any_form = !w_.batch_invariant_;
+  attention.same_bits_drafted = w_.batch_invariant_;
   attention.state = {state.data, state.dtype, state.slot_stride, int64_t{shape.v_dim} * shape.k_dim};
   attention.out = w_.heads_[0];
   attention.out_dtype = dtype;

@@ -8,6 +8,7 @@ namespace warpweave {
 void GpuRecurrentRows::reserve(int64_t row_width, const GpuRecurrentLimits& limits, GpuWorkspace& workspace) {
   const size_t element = dtype_info(limits.dtype).block_bytes;
   dtype_ = limits.dtype;
+  batch_invariant_ = limits.batch_invariant;
   verify_rows_ = limits.verify_rows;
   layer_bytes_ = verify_rows_ * row_width * static_cast<int64_t>(element);
   workspace.get(rows_, std::max(limits.tokens, verify_rows_ * limits.layers) * row_width, element);
@@ -53,7 +54,8 @@ void GpuRecurrentRows::add_part(const ForwardBatch& batch, int first, int end, L
   part.batch.checkpoints_end_chunks = checkpoints_end_chunks(batch);
 }
 
-// A step that computes prompts beside others' tokens runs each in kernels of its own.
+// A step that computes prompts beside others' tokens runs each in kernels of its own. Where bits count there are no
+// such steps, and a single row is what is left of a prompt.
 Status GpuRecurrentRows::start(const ForwardBatch& batch, const int32_t* tree_parents) {
   num_parts_ = 0;
   keeps_rows_ = batch.mode == ForwardMode::target_verify;
@@ -65,7 +67,9 @@ Status GpuRecurrentRows::start(const ForwardBatch& batch, const int32_t* tree_pa
     return {};
   }
   const bool decodes = batch.mode == ForwardMode::decode;
-  const auto [first, end] = decodes ? std::pair(0, batch.num_reqs) : single_rows(batch);
+  const auto [first, end] = decodes            ? std::pair(0, batch.num_reqs)
+                            : batch_invariant_ ? std::pair(0, 0)
+                                               : single_rows(batch);
   add_part(batch, first, end, LinearAttnPhase::decode);
   add_part(batch, first == 0 ? end : 0, first == 0 ? batch.num_reqs : first, LinearAttnPhase::extend);
   return {};

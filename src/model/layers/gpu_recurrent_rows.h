@@ -54,6 +54,7 @@ class GpuRecurrentRows {
   int64_t verify_rows_ = 0;
   int64_t layer_bytes_ = 0;       // of a layer of those
   bool keeps_rows_ = false;       // the layers' rows stay until they are committed
+  bool batch_invariant_ = false;
 };
 
 // A mixer with a state.
