@@ -15,13 +15,13 @@ namespace warpweave::linear {
 
 // How lanes share rows (of more than 192 channels twice as many) and blocks a multiprocessor. Sums add up in one order, whatever the
 // form is: a request gets the same bits in any batch.
-struct DecodeFew {  // and any number of requests of most states of 16 bits, or whose k_dim is not kDim
+struct DecodeFew {  // and any number of requests of states of 16 bits beyond 128 x 128, or whose k_dim is not kDim
   static constexpr int kLanes = 8, kThreads = 256, kBlocks = 2;
 };
 struct DecodeMany {
   static constexpr int kLanes = 16, kThreads = 256, kBlocks = 3;
 };
-struct DecodeNarrow {  // GDN's states of 16 bits: they come so fast that instructions count, and fewer warps share those of a unit's beginning
+struct DecodeNarrow {  // states of 16 bits: they come so fast that instructions count, and fewer warps share those of a unit's beginning
   static constexpr int kLanes = 8, kThreads = 128, kBlocks = 4;
 };
 template <int kBlocks_>
@@ -35,6 +35,7 @@ struct DecodeConfig {
   static constexpr int kDim = kDim_;
   static constexpr bool kWhole = kWhole_, kKda = kKda_;
   static constexpr int kThreads = Form_::kThreads, kBlocks = Form_::kBlocks;  // of a multiprocessor
+  static_assert(!kKda || kDim <= kThreads, "a decay is a thread's");
   static constexpr int kTimes = kDim > 192 ? 2 : 1;
   static constexpr int kFewLanes = DecodeFew::kLanes * kTimes, kLanes = Form_::kLanes * kTimes;  // of a row
   static constexpr int kRows = kThreads / kLanes;                  // of a step

@@ -49,11 +49,12 @@ void recurrent_grid(const LinearParams& p, int multiprocessors, const Run& run) 
   else sizes.template operator()<Bf16State>();
 }
 
-// Of decode.cuh. A head's rows are shared out where there are fewer heads than blocks, and in two where a block has no more than
-// kHalvedHeads or the form is DecodeMany: 64 requests of 32 heads take 71.4 us so on an H200 and 73.9 by whole heads, 128 of them 137.1
-// and 141.6. But not heads of at most kWholeHeadBytes: 128 requests of 32 heads of KDA, 128 x 64, f32, take 78 us whole and 101 in
-// two, 64 of GDN, 128 x 128, bf16, 44.9 whole and 60.3 in two (both by DecodeFew). DecodeNarrow's blocks take turns as those of f32 do
-// (256 requests 138.6 us, 147.1 where each block has neighbours); DecodeFew's of 16 bits were slower by turns.
+// Of decode.cuh. A head's rows are shared out where there are fewer heads than blocks, and those of f32 in two where a block has no
+// more than kHalvedHeads or the form is DecodeMany: 64 requests of 32 heads take 71.4 us so on an H200 and 73.9 by whole heads, 128 of
+// them 137.1 and 141.6. But not heads of at most kWholeHeadBytes (128 requests of 32 heads of KDA, 128 x 64, take 78 us whole and 101 in
+// two), nor states of 16 bits, which come so fast that beginning a unit weighs most: 64 requests of 16 heads of 192 x 128 take 29.6 us
+// whole and 36.8 in two. DecodeNarrow's blocks take turns as those of f32 do (256 requests of 32 heads of 128 x 128 138.6 us, 147.1
+// where each block has neighbours); for DecodeFew's of 16 bits that is no gain.
 struct DecodeLaunch {
   int blocks = 0, units = 1, shared_bytes = 0;
   bool by_turns = false;
@@ -69,8 +70,8 @@ constexpr int decode_shared_bytes(int steps) { return kDecodeTokensBytes<C> + st
 template <class C>
 DecodeLaunch decode_launch(const LinearParams& p, int multiprocessors) {
   const int steps = decode_steps_of_head<C>(p), heads = p.batch.num_requests * p.v_heads, most = C::kBlocks * multiprocessors;
-  const bool wide = p.state.dtype == DType::f32, small = p.k_dim * p.v_dim * (wide ? 4 : 2) <= kWholeHeadBytes;
-  const int least = !small && (C::kLanes > C::kFewLanes || heads <= kHalvedHeads * most) ? std::min(2, steps) : 1;
+  const bool wide = p.state.dtype == DType::f32, whole = !wide || p.k_dim * p.v_dim * 4 <= kWholeHeadBytes;
+  const int least = !whole && (C::kLanes > C::kFewLanes || heads <= kHalvedHeads * most) ? std::min(2, steps) : 1;
   const int units = p.has_norm ? 1 : std::clamp(most / heads, least, steps);
   const bool runs = units == 2 && !p.has_norm && p.k_dim * p.v_dim * 4 == kRunHeadBytes && heads * units >= kLeastRounds * most;
   const int blocks = runs ? (heads * units + kRunUnits - 1) / kRunUnits : std::min(heads * units, most);
@@ -90,12 +91,12 @@ inline bool decodes_by_few(const LinearParams& p, int multiprocessors) {
   const int few = places(DecodeFew::kBlocks * multiprocessors), many = places(DecodeMany::kBlocks * multiprocessors);
   return heads <= DecodeFew::kBlocks * multiprocessors || (p.has_norm && 10 * few < 9 * many);
 }
-// States of 16 bits that DecodeNarrow takes, whose blocks have a thread a row: 8, 64 and 256 requests of 32 heads of 128 x 128 take 6.7,
-// 37.3 and 137.7 us on an H200, by DecodeFew 9.6, 59.7 and 162.4. KDA was timed so, but not tested. With a norm a head is one block's, and few of
-// them take DecodeFew's 256 threads (8 requests by whole heads: 7.6 us, 8.3 by DecodeNarrow).
+// States of 16 bits that DecodeNarrow takes, whose blocks have a thread a row and a channel: 8, 64 and 256 requests of 32 heads of
+// 128 x 128 take 6.7, 37.3 and 137.7 us on an H200, by DecodeFew 9.6, 59.7 and 162.4. With a norm a head is one block's, and few of them
+// take DecodeFew's 256 threads (8 requests by whole heads: 7.6 us, 8.3 by DecodeNarrow).
 inline bool decodes_narrow(const LinearParams& p, int multiprocessors) {
   const bool few = p.batch.num_requests * p.v_heads <= DecodeFew::kBlocks * multiprocessors;
-  return p.state.dtype != DType::f32 && p.decay_channels == 1 && (p.k_dim == 64 || p.k_dim == 128) && p.v_dim <= 128 && !(few && p.has_norm);
+  return (p.k_dim == 64 || p.k_dim == 128) && p.v_dim <= 128 && !(few && p.has_norm);
 }
 template <class Run>
 void decode_grid(const LinearParams& p, int multiprocessors, const Run& run) {
@@ -110,8 +111,8 @@ void decode_grid(const LinearParams& p, int multiprocessors, const Run& run) {
       else kinds.template operator()<State, DecodeFew, kDim, false>();
     });
   };
-  if (decodes_narrow(p, multiprocessors)) {
-    return with_dim<64, 128>(p.k_dim, [&]<int kDim> { run.template operator()<DecodeConfig<Bf16State, kDim, true, false, DecodeNarrow>>(); });
+  if (p.state.dtype != DType::f32 && decodes_narrow(p, multiprocessors)) {
+    return with_dim<64, 128>(p.k_dim, [&]<int kDim> { kinds.template operator()<Bf16State, DecodeNarrow, kDim, true>(); });
   }
   if (p.state.dtype != DType::f32) return sizes.template operator()<Bf16State, DecodeFew>();
   const bool few = decodes_by_few(p, multiprocessors);
