@@ -1,11 +1,12 @@
 // Speculative decoding on a GPU beside none, in one process, with weights that are made up.
 //
-//   speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|ngram|trees|adaptive|draft|host|verify|all|eagleN|ngramN|verifyN|keptN] [flags of `serve`]
+//   speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|accepted|ngram|trees|adaptive|draft|host|verify|all|eagleN|ngramN|verifyN|keptN] [flags of `serve`]
 //
 // Guesses are right by dice, whatever the model says, so that 3 tokens come of a step on average: every pass of the
 // draft model and of the target is run as it is, only which guesses are kept is drawn. One line of JSON a row:
 //   none      tokens a second without speculation, by batch
 //   EAGLE     the same with chains of a head of one layer, and the ratio
+//   accepted  EAGLE and the ratio by how many tokens come of a step, behind short prompts (not in `all`)
 //   trees     EAGLE with trees of 4 branches and 8 tokens that are checked
 //   adaptive  chains of up to 3 with --speculative-adaptive, right too seldom to pay, and often enough, beside none, by turns
 //   free      the same with guesses that cost nothing, as NGRAM's almost do
@@ -292,6 +293,21 @@ void serving(const Setup& plain, const std::string& head, const std::vector<int>
   }
 }
 
+// Rows for tools/plot_speculation.py.
+void by_acceptance(const Setup& plain, const std::string& head) {
+  const std::vector<int> batches = {1, 32, 128};
+  const std::map<int, Measured> none = measure(plain, batches, kShortPrompt);
+  for (const double accepted : {1.5, 2.0, 2.5, 3.0, 3.5}) {
+    for (const auto& [batch, of] : measure(eagle(plain, head, kSteps, accepted), batches, kShortPrompt)) {
+      fmt::print(
+          "{{\"flags\": \"--speculative-algorithm EAGLE --speculative-num-steps {}\", \"batch\": {}, \"accept_length\": {:.3f}, "
+          "\"speed_up\": {:.3f}}}\n",
+          kSteps, batch, of.tokens_a_step, of.tokens_per_s / none.at(batch).tokens_per_s);
+      std::fflush(stdout);
+    }
+  }
+}
+
 // What the host takes between steps, and how long the GPU has nothing to do for it.
 void host(const Setup& plain, const std::string& head) {
   for (const auto& [batch, of] : measure(eagle(plain, head, kSteps, kAccepted), {1, 64})) {
@@ -384,7 +400,7 @@ void verify(const Setup& plain) {
 
 int main(int argc, char** argv) {
   if (argc < 3) {
-    std::fprintf(stderr, "usage: speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|ngram|trees|adaptive|draft|host|verify|all|eagleN|ngramN|verifyN|keptN] [flags of `serve`]\n");
+    std::fprintf(stderr, "usage: speculation_bench MODEL_SHAPE EAGLE_SHAPE [serving|accepted|ngram|trees|adaptive|draft|host|verify|all|eagleN|ngramN|verifyN|keptN] [flags of `serve`]\n");
     return 2;
   }
   const std::string what = argc > 3 ? argv[3] : "all";
@@ -404,6 +420,7 @@ int main(int argc, char** argv) {
   plain.args.disable_radix_cache = true;
   if (!plain.args.context_length) plain.args.context_length = 2 * kVerifyContext;
   if (what == "serving" || what == "all") serving(plain, argv[2], {1, 32, 128});
+  if (what == "accepted") by_acceptance(plain, argv[2]);
   if (what == "ngram" || what == "all") ngram(plain, {1, 32, 128});
   if (what == "trees" || what == "all") trees(plain, argv[2]);
   if (what == "adaptive" || what == "all") adaptive(plain, argv[2]);

@@ -57,6 +57,9 @@ spec_mutant(accepted_nodes_in_another_order engine/verify.cc
 spec_mutant(draft_writes_one_slot_of_a_page spec/drafter.cc
   [[* page_size + position % page_size;]]
   [[* page_size;]])
+spec_mutant(prefix_from_what_the_drafts_pool_had_there spec/drafter.cc
+  [[return model_->copy_pages(copies);]]
+  [[return {};]])
 spec_mutant(tree_goes_on_from_one_state spec/drafter.cc
   [[one.topk, pass_.keep[row]);]]
   [[one.topk, pass_.keep[0]);]])
