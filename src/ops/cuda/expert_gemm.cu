@@ -313,8 +313,8 @@ bool make_maps(Args& args, const ExpertGemmCall& call) {
   const ExpertWeights& weights = call.weights;
   const int64_t columns = weights.cols / (C::kFp8 ? 2 : 1);  // one-byte elements are taken by twos
   // With promotion to 256 bytes a CTA without another on its SM gets a quarter less.
-  constexpr auto kPromotion = C::kGroups > 1 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
-  const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, columns, kPromotion};
+  const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, columns,
+                                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B};
   const cudaError_t made = C::kBlocks > 1 ? cuda::make_blocks_map(&args.w, stack, C::kRows, C::kBlocks)
                                           : cuda::make_stack_map(&args.w, stack, C::kRows);
   if (made != cudaSuccess) return false;

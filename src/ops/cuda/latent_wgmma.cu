@@ -32,6 +32,45 @@ struct GemmArgs {
 
 constexpr int box_bytes(int columns) { return (kRows + columns) * kBoxRowBytes; }
 
+// Rows of a head's result, of which a CTA writes up to kRows.
+struct HeadRows {
+  uint16_t* data;
+  int64_t stride;
+  int count;
+};
+
+// wgmma leaves a thread two neighbours of every 8 columns, of two rows, whose stores would be 16 bytes of a row each. So
+// a warp's 16 rows leave through the memory of as many input rows, 64 columns at a time, swizzled like these.
+template <class E, int kColumns>
+__device__ __forceinline__ void store_rows(const HeadRows& to, const float (&sum)[kColumns / 2], u32 memory, int boxes) {
+  constexpr int kBlock = kColumns < kBoxDepth ? kColumns : kBoxDepth, kUnits = kBlock / 8;  // of 16 bytes
+  const int lane = threadIdx.x % 32, warp_row = static_cast<int>(threadIdx.x) / 32 * 16;
+#pragma unroll
+  for (int block = 0; block < kColumns / kBlock; ++block) {
+    const u32 rows = memory + block % boxes * box_bytes(kColumns) + warp_row * kBoxRowBytes;
+#pragma unroll
+    for (int below = 0; below < 2; ++below) {
+      const int row = below * 8 + lane / 4;
+#pragma unroll
+      for (int j = 0; j < kUnits; ++j) {
+        const float* const pair = sum + (block * kUnits + j) * 4 + 2 * below;
+        ptx::store_shared_4(rows + row * kBoxRowBytes + (j ^ row % 8) * 16 + lane % 4 * 4, E::pack(pair[0], pair[1]));
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = lane; i < 16 * kUnits; i += 32) {
+      const int row = i / kUnits, unit = i % kUnits;
+      u32 values[4];
+      ptx::load_shared_16(values, rows + row * kBoxRowBytes + (unit ^ row % 8) * 16);
+      if (warp_row + row >= to.count) continue;
+      *reinterpret_cast<uint4*>(to.data + (warp_row + row) * to.stride + block * kBlock + unit * 8) =
+          make_uint4(values[0], values[1], values[2], values[3]);
+    }
+    __syncwarp();
+  }
+}
+
 // `block`: of the heads x row blocks x column blocks, the latter fastest. `memory` has boxes, then their barriers.
 template <class E, int kColumns>
 __device__ __forceinline__ void multiply_heads(const GemmArgs& a, int block, u32 memory) {
@@ -70,18 +109,10 @@ __device__ __forceinline__ void multiply_heads(const GemmArgs& a, int block, u32
     ptx::wgmma_commit();
   }
   ptx::wgmma_wait<0>();
-  // wgmma leaves a thread two neighbours of every 8 columns, of two rows.
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int below = 0; below < 2; ++below) {
-    const int row = first_row + static_cast<int>(threadIdx.x) / 32 * 16 + below * 8 + lane / 4;
-    if (row >= a.rows) continue;
-    auto* const to = static_cast<uint16_t*>(a.y) + row * a.y_stride + head * a.y_head_stride + column + lane % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kColumns / 8; ++j) {
-      *reinterpret_cast<u32*>(to + 8 * j) = E::pack(sum[4 * j + 2 * below], sum[4 * j + 2 * below + 1]);
-    }
-  }
+  __syncthreads();  // the inputs' memory is free
+  const HeadRows to = {static_cast<uint16_t*>(a.y) + first_row * a.y_stride + head * a.y_head_stride + column, a.y_stride,
+                       a.rows - first_row};
+  store_rows<E, kColumns>(to, sum, memory, a.boxes);
 }
 
 template <class E, int kColumns>

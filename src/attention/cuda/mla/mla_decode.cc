@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attention/cuda/mla/mla_variants.h"
+#include "attention/cuda/mla/sm80_mla_merging.h"
 #include "attention/cuda/plan.h"
 #include "attention/cuda/pool_map.h"
 
@@ -34,6 +35,9 @@ bool takes_boxes(MlaFormat format, const MlaParams& p, bool paired) {
 // rows a kernel does.
 MlaMerging merging_of(const MlaShape& shape, const MlaLayout& layout, const MlaParams& p) {
   constexpr int kFewRows = 16;
+  if (shape.family == MlaFamily::mma && sm80_mla_merges(shape.format, p, layout.num_workers)) {
+    return MlaMerging::last_cta;
+  }
   if (shape.family != MlaFamily::wgmma || shape.format != MlaFormat::same16) return MlaMerging::by_kernel;
   const int units = p.num_requests * layout.row_tiles, nearly_all = layout.num_workers - layout.num_workers / 16;
   if (layout.whole_pairs || 2 * units >= nearly_all) return MlaMerging::last_cta;
@@ -52,12 +56,17 @@ MlaKernel kernel_of(const MlaShape& shape, const MlaLayout& layout, const MlaPar
 }  // namespace
 
 // The wgmma kernel takes as long for 16 rows as for 64: it loses for 16 where it widens codes and many requests keep it
-// busy, unless they are short (docs/gpu-tuning.md).
+// busy, unless they are short, and of 16-bit tokens where the mma.sync kernel has about a request for each of an H200's
+// 264 CTAs (docs/gpu-tuning.md).
 MlaFamily faster_mla_family(MlaFormat format, const MlaParams& p) {
-  constexpr int kMmaRows = 16;
+  constexpr int kMmaRows = 16, kMmaCtas = 264;
+  if (p.max_q_len * p.num_heads > kMmaRows) return MlaFamily::wgmma;
+  if (format == MlaFormat::same16) {
+    const bool one_each = p.num_requests >= kMmaCtas * 7 / 8 && p.num_requests <= kMmaCtas;
+    return one_each ? MlaFamily::mma : MlaFamily::wgmma;
+  }
   const int mma_requests = mla_is_packed(format) ? 48 : 64;
-  if (format == MlaFormat::same16 || p.num_requests < mma_requests) return MlaFamily::wgmma;
-  return p.max_q_len * p.num_heads <= kMmaRows ? MlaFamily::mma : MlaFamily::wgmma;
+  return p.num_requests < mma_requests ? MlaFamily::wgmma : MlaFamily::mma;
 }
 
 MlaLayout mla_layout(const MlaShape& shape, const MlaParams& p, int num_sms) {

@@ -105,14 +105,15 @@ TEST_P(MlaGpu, CutRequests) {
   for (const int workers : {2, 8, 9, 132}) ASSERT_NO_FATAL_FAILURE(check(c, workers));
 }
 
-// On some numbers of CTAs the last one of a unit merges its pieces: 40 units of 16 heads, 80 of 128.
-MlaCase many_requests(int heads, int page_size) {
+// On some numbers of CTAs the last one of a unit merges its pieces: 40 units of 16 heads, 80 of 128; with mma.sync, two
+// CTAs an SM, where requests have one query token.
+MlaCase many_requests(int heads, int page_size, int most_queries = 2) {
   MlaCase c;
   c.num_heads = heads;
   c.page_size = page_size;
   std::mt19937 random(static_cast<unsigned>(heads * 100 + page_size));
   for (int r = heads == 16 ? 40 : 20; r > 0; --r) {
-    const int q_len = 1 + static_cast<int>(random() % 2);
+    const int q_len = 1 + static_cast<int>(random() % most_queries);
     c.requests.push_back({q_len, q_len + static_cast<int>(random() % 900)});
   }
   return c;
@@ -123,6 +124,7 @@ TEST_P(MlaGpu, ManyCutRequests) {
     for (const int page_size : {1, 64}) {
       for (const int workers : {7, 60, 132}) {
         ASSERT_NO_FATAL_FAILURE(check(many_requests(heads, page_size), workers)) << workers;
+        ASSERT_NO_FATAL_FAILURE(check(many_requests(heads, page_size, 1), workers / 2)) << workers;
       }
     }
   }
@@ -212,8 +214,10 @@ TEST_P(MlaGpu, SameBitsEveryTime) {
   MlaCase few_codes = few, fewer_bits = few;
   few_codes.format = MlaFormat::ds_mla;
   fewer_bits.format = MlaFormat::fp4;
-  for (const auto& [c, workers] :
-       {std::pair{few, num_sms_}, {few_codes, num_sms_}, {fewer_bits, num_sms_}, {many_requests(16, 64), 60}}) {
+  std::vector<std::pair<MlaCase, int>> cases = {{few, num_sms_}, {few_codes, num_sms_}, {fewer_bits, num_sms_}};
+  cases.emplace_back(many_requests(16, 64), 60);
+  cases.emplace_back(many_requests(16, 64, 1), 30);
+  for (const auto& [c, workers] : cases) {
     MlaProblem problem(c);
     ASSERT_TRUE(launch(c, problem, workers));
     const std::vector<uint32_t> first = problem.result_bits();
@@ -235,6 +239,9 @@ TEST(MlaFamilies, TheFasterOneIsByFormatRequestsAndRows) {
   };
   EXPECT_EQ(faster(MlaFormat::same16, 1, 16, 1), MlaFamily::wgmma);
   EXPECT_EQ(faster(MlaFormat::same16, 128, 16, 1), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::same16, 256, 16, 1), MlaFamily::mma);
+  EXPECT_EQ(faster(MlaFormat::same16, 256, 16, 2), MlaFamily::wgmma);
+  EXPECT_EQ(faster(MlaFormat::same16, 300, 16, 1), MlaFamily::wgmma);
   EXPECT_EQ(faster(MlaFormat::ds_mla, 8, 16, 1), MlaFamily::wgmma);
   EXPECT_EQ(faster(MlaFormat::ds_mla, 48, 16, 1), MlaFamily::mma);
   EXPECT_EQ(faster(MlaFormat::e4m3, 48, 16, 1), MlaFamily::wgmma);

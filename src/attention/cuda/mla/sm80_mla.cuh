@@ -5,13 +5,16 @@
 // quarter of the columns (with the block of 128 that one scale is for) and half of the tokens; the quarters are added
 // where the softmax is found, by 8 or 16 threads a row. For O it has 64 columns. e4m3 codes are widened in registers,
 // the scales of 656-byte tokens multiply S by quarter and P by block. Split-KV as in the Hopper kernel, pieces merged
-// by mla_combine.cuh.
+// by mla_combine.cuh or, of many requests, by the CTA that writes a unit's last piece (sm80_mla_merging.h).
 #pragma once
 
+#include "attention/cuda/mla/mla_combine.cuh"
 #include "attention/cuda/mla/mla_pool_map.h"
 #include "attention/cuda/mla/sm80_mla_loader.cuh"
+#include "attention/cuda/mla/sm80_mla_merging.h"
 #include "attention/cuda/mla/sm80_mla_mma.cuh"
 #include "attention/cuda/pool_map.h"
+#include "attention/cuda/split_in_place.cuh"
 #include "device/cuda/kernel_launch.h"
 #include "device/cuda/shared_memory_limit.h"
 
@@ -119,7 +122,7 @@ class Sm80Mla {
 
   WW_DEVICE Sm80Mla(const MlaParams& p, const SplitWork& work, const Sm80MlaShared<C>& shared,
                     const Sm80MlaBoxes& boxes)
-      : p_(p), work_(work), shared_(shared), loader_(p, shared, boxes), softmax_(p) {}
+      : p_(p), work_(work), shared_(shared), merges_(boxes.merges), loader_(p, shared, boxes), softmax_(p) {}
 
   WW_DEVICE void run() {
     MlaCursor& cursor = *shared_.cursor;
@@ -159,6 +162,7 @@ class Sm80Mla {
  private:
   // Codes' registers are too few for that.
   static constexpr bool kBeginsEarly = C::kSwizzled;
+  static constexpr bool kMayMerge = C::kSwizzled && C::kRowBlocks == 1;
   // Whether the tokens of a segment's first stages may be read before the kernel's predecessor has ended.
   WW_DEVICE bool begins_settled(const SplitSegment& s) const {
     const int tokens = (s.tile_begin * C::kSteps + C::kStages - 1) * C::kTokens;
@@ -184,7 +188,11 @@ class Sm80Mla {
       }
     }
     __syncthreads();
-    if (s.whole()) write(s, count); else write_piece(s, count);
+    if (s.whole()) return write(s, count);
+    write_piece(s, count);
+    if constexpr (kMayMerge) {
+      if (merges_) merge_if_last(s, count);
+    }
   }
 
   WW_DEVICE void write(const SplitSegment& s, int count) const {
@@ -227,9 +235,32 @@ class Sm80Mla {
     }
   }
 
+  // The unit of the segment, where this CTA has written its last piece.
+  WW_DEVICE void merge_if_last(const SplitSegment& s, int count) const {
+    __shared__ SplitCutUnit unit;
+    __shared__ bool last;
+    __syncthreads();  // all have written
+    if (threadIdx.x == 0) {
+      SplitCuts cuts;
+      cuts.begin(work_, blockIdx.x);
+      cuts.add(s, blockIdx.x, work_.lockstep, count);
+      unit = cuts.units[0];
+      last = arrives_last(unit.arrivals(work_, 0), unit.cut.pieces);
+    }
+    __syncthreads();
+    if (!last) return;
+    constexpr int kTilesAtOnce = 4;  // of 8 columns, a warp's
+    const MlaRows<E> rows(p_, work_);
+#pragma unroll 1
+    for (int i = threadIdx.x / 32; i < kMlaLatentDim / 8 / kTilesAtOnce; i += C::kThreads / 32) {
+      merge_in_place<kTilesAtOnce>(work_, rows, {unit.cut, unit.pieces(work_.lockstep), 0, i * kTilesAtOnce});
+    }
+  }
+
   const MlaParams& p_;
   const SplitWork& work_;
   const Sm80MlaShared<C>& shared_;
+  const bool merges_;
   Sm80MlaLoader<C> loader_;
   Sm80MlaSoftmax<C> softmax_;
   Sm80MlaMma<C> mma_;
@@ -253,6 +284,7 @@ cudaError_t launch_sm80_mla(const MlaParams& p, const SplitWork& work, cudaStrea
     return error;
   }
   Sm80MlaBoxes boxes{};
+  boxes.merges = sm80_mla_merges(C::kFormat, p, work.num_workers);
   if constexpr (C::kSwizzled) {
     constexpr int kLeastTokens = 16;  // smaller boxes take TMA longer than gathering takes the threads
     boxes.tokens = box_tokens_of(p.page_size, C::kTokens);

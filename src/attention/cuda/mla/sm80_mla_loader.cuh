@@ -7,10 +7,12 @@
 
 namespace warpweave::cuda {
 
-// The pool of 16-bit numbers as TMA takes it, so many tokens at a time; 0: it does not.
+// What a launch adds to its parameters: the pool of 16-bit numbers as TMA takes it, so many tokens at a time (0: not at
+// all), and whether the CTA that writes a unit's last piece merges the unit (sm80_mla_merging.h).
 struct Sm80MlaBoxes {
   CUtensorMap map;
   int tokens;
+  bool merges;
 };
 
 // Steps of one segment are loaded in their order, each kStages - 1 steps before it is worked on: by all threads with
