@@ -138,7 +138,7 @@ int main(int argc, char** argv) {
     else if (flag == "--bf16-state") options.bf16_state = true;
     else if (flag == "--tier" && i + 1 < argc) {
       const std::string name = argv[++i];
-      for (CpuTier tier : {CpuTier::scalar, CpuTier::avx2, CpuTier::avx512}) {
+      for (CpuTier tier : kCpuLinearTiers) {
         if (cpu_tier_name(tier) == name && tier <= cpu_info().tier) options.tier = tier;
       }
     } else {

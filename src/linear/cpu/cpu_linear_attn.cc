@@ -39,12 +39,12 @@ class FlushDenormals {
 
 class CpuLinearAttn : public LinearAttnKernelBase {
  public:
-  CpuLinearAttn(ThreadTeam& team, CpuTier tier) : team_(team), kernels_(cpu_linear_kernels(tier)) {}
+  CpuLinearAttn(ThreadTeam& team, const LinearCpuKernels& kernels) : team_(team), kernels_(kernels) {}
 
   const LinearAttnKernelCaps& caps() const override { return kCaps; }
 
   size_t workspace_bytes(const LinearAttnShape& shape, const LinearAttnLimits& limits) const override {
-    return team_.size() * LinearHeadScratch::floats(shape, limits.conv_width) * sizeof(float);
+    return team_.size() * LinearHeadScratch::floats(shape, limits.conv_width, has_tiles()) * sizeof(float);
   }
 
   void decode(const LinearAttnCall& call) override {
@@ -63,13 +63,14 @@ class CpuLinearAttn : public LinearAttnKernelBase {
 
   void run(const LinearAttnCall& call, TaskFn task) {
     const int conv_width = call.conv != nullptr ? call.conv->width : 0;
-    const size_t share = LinearHeadScratch::floats(call.shape, conv_width);
+    const size_t share = LinearHeadScratch::floats(call.shape, conv_width, has_tiles());
     assert(call.workspace_bytes >= share * sizeof(float) * team_.size());
     const int64_t tasks = int64_t{call.batch->num_requests} * call.shape.k_heads;
     std::atomic<int64_t> next = 0;
     const auto work = [&](int member, int) {
       const FlushDenormals flush;
-      const LinearHeadScratch scratch(call.shape, conv_width, static_cast<float*>(call.workspace) + member * share);
+      float* const memory = static_cast<float*>(call.workspace) + member * share;
+      const LinearHeadScratch scratch(call.shape, conv_width, has_tiles(), memory);
       LinearHeadTask head(call, kernels_, scratch);
       for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
         (head.*task)(static_cast<int>(i / call.shape.k_heads), static_cast<int>(i % call.shape.k_heads));
@@ -77,6 +78,8 @@ class CpuLinearAttn : public LinearAttnKernelBase {
     };
     tasks <= 1 ? work(0, 1) : team_.run(work);
   }
+
+  bool has_tiles() const { return kernels_.tiles != nullptr; }
 
   ThreadTeam& team_;
   const LinearCpuKernels& kernels_;
@@ -86,6 +89,12 @@ class CpuLinearAttn : public LinearAttnKernelBase {
 
 const LinearCpuKernels& cpu_linear_kernels(CpuTier tier) {
 #if defined(__x86_64__)
+  static const LinearCpuKernels amx = [] {
+    LinearCpuKernels kernels = kLinearAttnAvx512;
+    kernels.tiles = &kLinearAttnAmxTiles;
+    return kernels;
+  }();
+  if (tier >= CpuTier::amx_bf16) return amx;
   if (tier >= CpuTier::avx512) return kLinearAttnAvx512;
   if (tier == CpuTier::avx2) return kLinearAttnAvx2;
 #endif
@@ -93,7 +102,10 @@ const LinearCpuKernels& cpu_linear_kernels(CpuTier tier) {
 }
 
 std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, CpuTier tier) {
-  return std::make_unique<CpuLinearAttn>(team, tier);
+  return make_cpu_linear_attn(team, cpu_linear_kernels(tier));
+}
+std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, const LinearCpuKernels& kernels) {
+  return std::make_unique<CpuLinearAttn>(team, kernels);
 }
 
 std::vector<LinearAttnBackend> cpu_linear_attn_backends(ThreadTeam& team) {

@@ -1,8 +1,8 @@
 // GDN and KDA on CPUs: the kernels behind every name of --linear-attn-backend that runs there.
 //
-// Tiers: AVX-512, AVX2 and portable, chosen at run time. A request's bits do not depend on the batch or the number of
-// threads; they do on how its prompt is cut into calls. Working memory is LinearAttnCall::workspace, a share per
-// thread.
+// Tiers: AVX-512 with AMX's tiles for the products of prompts, AVX-512, AVX2 and portable, chosen at run time. A
+// request's bits do not depend on the batch or the number of threads; they do on how its prompt is cut into calls.
+// Working memory is LinearAttnCall::workspace, a share per thread.
 #pragma once
 
 #include <memory>
@@ -18,9 +18,13 @@ namespace warpweave {
 struct LinearCpuKernels;
 // What a tier's files provide (kernels.h).
 const LinearCpuKernels& cpu_linear_kernels(CpuTier tier);
+// The tiers that have kernels of their own, lowest first.
+inline constexpr CpuTier kCpuLinearTiers[] = {CpuTier::scalar, CpuTier::avx2, CpuTier::avx512, CpuTier::amx_bf16};
 
 // `team` is not owned and outlives the kernel; a tier that the CPU lacks must not be asked for.
 std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, CpuTier tier = cpu_info().tier);
+// `kernels` is not owned either.
+std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, const LinearCpuKernels& kernels);
 
 // The names that run on CPUs, for a dispatcher.
 std::vector<LinearAttnBackend> cpu_linear_attn_backends(ThreadTeam& team);

@@ -14,7 +14,7 @@ namespace {
 
 std::vector<CpuTier> tiers() {
   std::vector<CpuTier> list;
-  for (CpuTier tier : {CpuTier::scalar, CpuTier::avx2, CpuTier::avx512}) {
+  for (CpuTier tier : kCpuLinearTiers) {
     if (tier <= cpu_info().tier) list.push_back(tier);
   }
   return list;

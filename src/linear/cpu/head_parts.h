@@ -11,6 +11,7 @@ namespace warpweave::linear_head {
 inline constexpr int kMaxDim = kLinearAttnMaxHeadDim;
 inline constexpr int kMaxWindow = kLinearAttnMaxConvWidth - 1;
 inline constexpr int kBlock = 16;
+inline constexpr int kMaxParts = 3;  // LinearGemm::parts
 
 inline LinearCpuType type_of(DType dtype) {
   return dtype == DType::bf16 ? LinearCpuType::bf16 : dtype == DType::f16 ? LinearCpuType::f16 : LinearCpuType::f32;

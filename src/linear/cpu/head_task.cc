@@ -14,9 +14,23 @@ namespace {
 // Below this the chunk form costs more than it saves.
 constexpr int kStepTokens = 8;
 
+class TilesInUse {
+ public:
+  explicit TilesInUse(const LinearCpuKernels& kernels) : tiles_(kernels.tiles) {
+    if (tiles_ != nullptr) tiles_->enter();
+  }
+  TilesInUse(const TilesInUse&) = delete;
+  ~TilesInUse() {
+    if (tiles_ != nullptr) tiles_->leave();
+  }
+
+ private:
+  const LinearTileKernels* const tiles_;
+};
+
 }  // namespace
 
-size_t LinearHeadScratch::lay_out(const LinearAttnShape& shape, int conv_width, float* memory) {
+size_t LinearHeadScratch::lay_out(const LinearAttnShape& shape, int conv_width, bool tiles, float* memory) {
   k_stride = shape.k_dim + 16;
   v_stride = shape.v_dim + 16;
   const bool kda = shape.kind == LinearAttnKind::kda;
@@ -55,15 +69,32 @@ size_t LinearHeadScratch::lay_out(const LinearAttnShape& shape, int conv_width, 
   conv_weight = take_if(conv, kLinearAttnMaxConvWidth, kMaxDim);
   windows = take_if(conv, (2 + shape.heads_per_k()) * kMaxWindow, kMaxDim);
   sources = reinterpret_cast<int32_t*>(take_if(conv, kTokens, kLinearAttnMaxConvWidth));
+  const auto take_packed = [&](int lines, int depth) {
+    return reinterpret_cast<uint16_t*>(take_if(tiles, linear_packed_elements(lines, depth, kMaxParts) / 2, 1));
+  };
+  packed_k = take_packed(kTokens, shape.k_dim);
+  packed_q = take_packed(kTokens, shape.k_dim);
+  packed_keys = take_packed(shape.k_dim, kTokens);
+  packed_a = take_packed(kTokens, std::max(shape.k_dim, kTokens));
+  packed_b = take_packed(std::max(shape.v_dim, kTokens), std::max(shape.k_dim, kTokens));
   return used;
 }
 
-LinearHeadScratch::LinearHeadScratch(const LinearAttnShape& shape, int conv_width, float* memory) {
-  lay_out(shape, conv_width, memory);
+LinearHeadScratch::LinearHeadScratch(const LinearAttnShape& shape, int conv_width, bool tiles, float* memory) {
+  lay_out(shape, conv_width, tiles, memory);
 }
-size_t LinearHeadScratch::floats(const LinearAttnShape& shape, int conv_width) {
+size_t LinearHeadScratch::floats(const LinearAttnShape& shape, int conv_width, bool tiles) {
   LinearHeadScratch scratch;
-  return scratch.lay_out(shape, conv_width, nullptr);
+  return scratch.lay_out(shape, conv_width, tiles, nullptr);
+}
+
+// The suite allows the state twice what f32 costs, outputs and states in 16 bits what those cost.
+LinearHeadTask::LinearHeadTask(const LinearAttnCall& call, const LinearCpuKernels& kernels,
+                               const LinearHeadScratch& scratch)
+    : call_(call), shape_(call.shape), batch_(*call.batch), kernels_(kernels), s_(scratch) {
+  if (call.exact) return;
+  output_parts_ = call.out_dtype == DType::f32 ? kMaxParts : 2;
+  state_parts_ = call.state.dtype == DType::f32 ? kMaxParts : output_parts_;
 }
 
 // False: nothing is left to do, for a padded request.
@@ -148,6 +179,7 @@ void LinearHeadTask::by_steps(const Tokens& tokens, bool outputs) {
 }
 
 void LinearHeadTask::by_chunks() {
+  const TilesInUse tiles(kernels_);
   for (int i = 0; i < shape_.heads_per_k(); ++i) load_state(i);
   const auto store = [this](int slot) {
     for (int i = 0; i < shape_.heads_per_k(); ++i) store_state(i, slot);
@@ -168,6 +200,7 @@ void LinearHeadTask::by_chunks() {
 void LinearHeadTask::verify(int request, int k_head) {
   if (!begin(request, k_head)) return zero_rows();
   if (first_ == end_) return;
+  const TilesInUse tiles(kernels_);
   if (call_.conv != nullptr) load_windows();
   for (int i = 0; i < shape_.heads_per_k(); ++i) load_state(i);
   chunk({.first = first_,
@@ -189,158 +222,6 @@ void LinearHeadTask::commit(int request, int k_head) {
   std::reverse(path, path + depth);
   by_steps({.first = first_, .picked = path, .count = depth}, false);
   if (call_.conv != nullptr) store_windows(slot_);
-}
-
-// The chunk form (Yang et al. 2024). With decays d_ij since token j (at most 1) and u_j the change that token j makes:
-//   u_i = beta_i (v_i - d_i0 S k_i - sum_{j before i} d_ij (k_i . k_j) u_j),
-//   o_i = d_i0 S q_i + sum_{j to i} d_ij (q_i . k_j) u_j,
-//   S <- d_n0 S + sum_j d_nj u_j k_j^T.
-// No inverse decay appears anywhere. "Before" means along parents, so that a draft tree is a chunk, too.
-void LinearHeadTask::chunk(const Tokens& tokens) {
-  const int rows = padded(tokens.count, 4), pairs = padded(tokens.count, kBlock);
-  const int64_t pair = LinearHeadScratch::kPairStride;
-  load_qk(tokens);
-  if (!is_kda()) {
-    kernels_.transpose({s_.k, s_.k_stride, pairs, shape_.k_dim}, s_.keys_t, pair);
-    LinearGemm scores{.a = s_.k, .a_row = s_.k_stride, .a_depth = 1, .b = s_.keys_t, .b_row = pair, .c = s_.kk,
-                      .c_row = pair, .rows = rows, .cols = pairs, .depth = shape_.k_dim, .keep_c = false,
-                      .scale_c = nullptr, .lower_a = false, .lower_c = true};
-    kernels_.gemm(scores);
-    scores.a = s_.q;
-    scores.c = s_.qk;
-    kernels_.gemm(scores);
-  }
-  for (int i = 0; i < shape_.heads_per_k(); ++i) {
-    load_v(tokens, i);
-    load_gates(tokens, i);
-    is_kda() ? channel_terms(tokens) : scalar_terms(tokens);
-    float* state = s_.state_t + int64_t{i} * shape_.k_dim * s_.v_stride;
-    LinearGemm with_state{.a = is_kda() ? s_.decayed_k : s_.k,
-                          .a_row = s_.k_stride,
-                          .a_depth = 1,
-                          .b = state,
-                          .b_row = s_.v_stride,
-                          .c = s_.u,
-                          .c_row = s_.v_stride,
-                          .rows = rows,
-                          .cols = shape_.v_dim,
-                          .depth = shape_.k_dim,
-                          .keep_c = false,
-                          .scale_c = nullptr,
-                          .lower_a = false,
-                          .lower_c = false};
-    kernels_.gemm(with_state);
-    with_state.a = is_kda() ? s_.decayed_q : s_.q;
-    with_state.c = s_.o;
-    kernels_.gemm(with_state);
-    // KDA's keys and queries have their decay already.
-    const float* since_start = is_kda() ? nullptr : s_.since_start;
-    const LinearMatrix u = {s_.u, s_.v_stride, rows, shape_.v_dim};
-    kernels_.remainder(s_.v, s_.beta, since_start, u);
-    kernels_.solve(s_.minus_a, pair, u);
-    kernels_.gemm({.a = s_.p, .a_row = pair, .a_depth = 1, .b = s_.u, .b_row = s_.v_stride, .c = s_.o,
-                   .c_row = s_.v_stride, .rows = rows, .cols = shape_.v_dim, .depth = rows, .keep_c = true,
-                   .scale_c = since_start, .lower_a = true, .lower_c = false});
-    if (tokens.carries) {
-      for (int t = 0; !is_kda() && t < tokens.count; ++t) {
-        kernels_.scale(s_.u + t * s_.v_stride, s_.weights[(tokens.count - 1) * pair + t], shape_.v_dim,
-                       s_.u + t * s_.v_stride);
-      }
-      kernels_.gemm({.a = s_.keys_t, .a_row = pair, .a_depth = 1, .b = s_.u, .b_row = s_.v_stride, .c = state,
-                     .c_row = s_.v_stride, .rows = shape_.k_dim, .cols = shape_.v_dim, .depth = tokens.count,
-                     .keep_c = true, .scale_c = s_.end_decay, .lower_a = false, .lower_c = false});
-    }
-    store_outputs(tokens, i);
-  }
-}
-
-void LinearHeadTask::scalar_terms(const Tokens& tokens) {
-  kernels_.scalar_pairs({.kk = s_.kk, .qk = s_.qk, .decay = s_.decay, .beta = s_.beta, .parents = tokens.parents,
-                         .tokens = tokens.count, .rows = padded(tokens.count, 4), .weights = s_.weights,
-                         .minus_a = s_.minus_a, .p = s_.p, .stride = LinearHeadScratch::kPairStride,
-                         .since_start = s_.since_start});
-  std::fill_n(s_.end_decay, shape_.k_dim, s_.since_start[tokens.count - 1]);
-}
-
-// KDA: decays differ by channel, so that pairs of tokens need sums of their own. Between blocks of 16 both sides
-// are decayed to the border between them; within a block every pair is summed directly.
-void LinearHeadTask::channel_terms(const Tokens& tokens) {
-  const int rows = padded(tokens.count, 4), pairs = padded(tokens.count, kBlock);
-  for (int i = 0; i < rows; ++i) {
-    std::fill_n(s_.minus_a + i * LinearHeadScratch::kPairStride, pairs, 0.0f);
-    std::fill_n(s_.p + i * LinearHeadScratch::kPairStride, pairs, 0.0f);
-  }
-  for (int i = tokens.count; i < rows; ++i) {
-    std::fill_n(s_.decayed_k + i * s_.k_stride, shape_.k_dim, 0.0f);
-    std::fill_n(s_.decayed_q + i * s_.k_stride, shape_.k_dim, 0.0f);
-  }
-  if (tokens.parents != nullptr) return tree_terms(tokens);
-  std::fill_n(s_.end_decay, shape_.k_dim, 1.0f);
-  for (int first = 0; first < tokens.count; first += kBlock) {
-    channel_block(first, std::min(first + kBlock, tokens.count));
-  }
-}
-
-void LinearHeadTask::channel_block(int first, int end) {
-  const int dim = shape_.k_dim;
-  const int64_t stride = s_.k_stride, pair = LinearHeadScratch::kPairStride;
-  kernels_.channel_pairs({.k = s_.k, .q = s_.q, .decay = s_.decay, .stride = stride, .beta = s_.beta,
-                          .parents = nullptr, .first = first, .end = end, .k_dim = dim, .minus_a = s_.minus_a,
-                          .p = s_.p, .pair_stride = pair});
-  float* prefix = s_.reach;  // product of the block's decays so far
-  std::fill_n(prefix, dim, 1.0f);
-  for (int i = first; i < end; ++i) {
-    float* local_k = s_.local_k + (i - first) * stride;
-    float* local_q = s_.local_q + (i - first) * stride;
-    kernels_.multiply(prefix, s_.decay + i * stride, dim, prefix);
-    kernels_.multiply(s_.k + i * stride, prefix, dim, local_k);
-    kernels_.multiply(s_.q + i * stride, prefix, dim, local_q);
-    kernels_.multiply(local_k, s_.end_decay, dim, s_.decayed_k + i * stride);
-    kernels_.multiply(local_q, s_.end_decay, dim, s_.decayed_q + i * stride);
-  }
-  for (int i = end - first; i < padded(end - first, 4); ++i) {
-    std::fill_n(s_.local_k + i * stride, dim, 0.0f);
-    std::fill_n(s_.local_q + i * stride, dim, 0.0f);
-  }
-  if (first > 0) {
-    LinearGemm before{.a = s_.local_k, .a_row = stride, .a_depth = 1, .b = s_.keys_t, .b_row = pair,
-                      .c = s_.minus_a + first * pair, .c_row = pair, .rows = padded(end - first, 4), .cols = first,
-                      .depth = dim, .keep_c = false, .scale_c = nullptr, .lower_a = false, .lower_c = false};
-    kernels_.gemm(before);
-    for (int i = first; i < end; ++i) {
-      kernels_.scale(s_.minus_a + i * pair, -s_.beta[i], first, s_.minus_a + i * pair);
-    }
-    before.a = s_.local_q;
-    before.c = s_.p + first * pair;
-    kernels_.gemm(before);
-    for (int c = 0; c < dim; ++c) kernels_.scale(s_.keys_t + c * pair, prefix[c], first, s_.keys_t + c * pair);
-  }
-  kernels_.multiply(s_.end_decay, prefix, dim, s_.end_decay);
-  // The block's own keys, decayed to its end.
-  std::fill_n(prefix, dim, 1.0f);
-  for (int i = end - 1; i >= first; --i) {
-    kernels_.multiply(s_.k + i * stride, prefix, dim, s_.local_k + (i - first) * stride);
-    kernels_.multiply(prefix, s_.decay + i * stride, dim, prefix);
-  }
-  for (int i = end - first; i < kBlock; ++i) std::fill_n(s_.local_k + i * stride, dim, 0.0f);
-  kernels_.transpose({s_.local_k, stride, kBlock, dim}, s_.keys_t + first, pair);
-}
-
-void LinearHeadTask::tree_terms(const Tokens& tokens) {
-  const int64_t stride = s_.k_stride;
-  kernels_.channel_pairs({.k = s_.k, .q = s_.q, .decay = s_.decay, .stride = stride, .beta = s_.beta,
-                          .parents = tokens.parents, .first = 0, .end = tokens.count, .k_dim = shape_.k_dim,
-                          .minus_a = s_.minus_a, .p = s_.p, .pair_stride = LinearHeadScratch::kPairStride});
-  for (int i = 0; i < tokens.count; ++i) {
-    float* reach = s_.reach + i * stride;
-    if (tokens.parents[i] < 0) {
-      std::copy_n(s_.decay + i * stride, shape_.k_dim, reach);
-    } else {
-      kernels_.multiply(s_.reach + tokens.parents[i] * stride, s_.decay + i * stride, shape_.k_dim, reach);
-    }
-    kernels_.multiply(s_.k + i * stride, reach, shape_.k_dim, s_.decayed_k + i * stride);
-    kernels_.multiply(s_.q + i * stride, reach, shape_.k_dim, s_.decayed_q + i * stride);
-  }
 }
 
 }  // namespace warpweave

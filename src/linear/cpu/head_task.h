@@ -12,8 +12,9 @@ struct LinearHeadScratch {
   static constexpr int kTokens = kLinearAttnChunkTokens;
   static constexpr int kPairStride = kTokens + 16;  // not a power of two: rows fall into all sets of the cache
 
-  LinearHeadScratch(const LinearAttnShape& shape, int conv_width, float* memory);
-  static size_t floats(const LinearAttnShape& shape, int conv_width);
+  // `tiles`: with room for operands of products on tiles.
+  LinearHeadScratch(const LinearAttnShape& shape, int conv_width, bool tiles, float* memory);
+  static size_t floats(const LinearAttnShape& shape, int conv_width, bool tiles);
 
   int k_stride, v_stride;  // of rows of k_dim and v_dim
   float* k;            // [64, k_stride]; q follows
@@ -43,16 +44,21 @@ struct LinearHeadScratch {
   float* conv_weight;  // [8, 256]
   float* windows;      // [2 + heads_per_k, 7, 256]
   int32_t* sources;    // [64, 8]
+  // LinearPacked: the left operands of products with the state and of its update, those of the rest, the right ones.
+  uint16_t* packed_k;
+  uint16_t* packed_q;
+  uint16_t* packed_keys;
+  uint16_t* packed_a;
+  uint16_t* packed_b;
 
  private:
   LinearHeadScratch() = default;
-  size_t lay_out(const LinearAttnShape& shape, int conv_width, float* memory);
+  size_t lay_out(const LinearAttnShape& shape, int conv_width, bool tiles, float* memory);
 };
 
 class LinearHeadTask {
  public:
-  LinearHeadTask(const LinearAttnCall& call, const LinearCpuKernels& kernels, const LinearHeadScratch& scratch)
-      : call_(call), shape_(call.shape), batch_(*call.batch), kernels_(kernels), s_(scratch) {}
+  LinearHeadTask(const LinearAttnCall& call, const LinearCpuKernels& kernels, const LinearHeadScratch& scratch);
 
   // decode and extend.
   void advance(int request, int k_head);
@@ -82,6 +88,12 @@ class LinearHeadTask {
   void by_steps(const Tokens& tokens, bool outputs);
   void by_chunks();
   void chunk(const Tokens& tokens);
+  void key_products(const Tokens& tokens);
+  void with_state(const Tokens& tokens, const float* state);
+  void within_chunk(const Tokens& tokens);
+  void advance_state(const Tokens& tokens, float* state);
+  void multiply(const LinearGemm& gemm) const;
+  LinearPacked to_pack(uint16_t* memory, int uses) const { return {memory, state_parts_, uses, false}; }
 
   void load_windows();
   void store_windows(int slot);
@@ -99,6 +111,7 @@ class LinearHeadTask {
 
   void channel_terms(const Tokens& tokens);
   void channel_block(int first, int end);
+  void pairs_with_earlier_blocks(int first, int end);
   void tree_terms(const Tokens& tokens);
   void scalar_terms(const Tokens& tokens);
   void store_outputs(const Tokens& tokens, int index);
@@ -113,6 +126,8 @@ class LinearHeadTask {
   int request_ = 0, k_head_ = 0;
   int64_t first_ = 0, end_ = 0;
   int slot_ = -1, initial_ = -1;
+  int state_parts_ = 0, output_parts_ = 0;  // LinearGemm::parts of what the state sees and of what outputs alone see
+  LinearPacked packed_k_{}, packed_q_{}, packed_keys_{};
 };
 
 }  // namespace warpweave

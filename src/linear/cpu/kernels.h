@@ -21,6 +21,19 @@ struct LinearConvRows {
   int64_t out_stride;
 };
 
+// An operand of products on tiles: split into bf16 parts by the first of them, for all.
+struct LinearPacked {
+  uint16_t* memory;  // linear_packed_elements()
+  int parts;         // 2 or 3
+  int uses;          // products that share it
+  bool ready;        // holds the operand
+};
+
+// Of an operand of `lines` rows or columns: padded to tiles of 16 x 32.
+constexpr int64_t linear_packed_elements(int lines, int depth, int parts) {
+  return static_cast<int64_t>((lines + 15) / 16) * ((depth + 31) / 32) * parts * 512;
+}
+
 // c = scale_c c + a b; c is only written where `keep_c` is false.
 struct LinearGemm {
   const float* a;          // [rows, depth]: element (i, k) at i * a_row + k * a_depth
@@ -30,10 +43,15 @@ struct LinearGemm {
   float* c;                // [rows, cols]
   int64_t c_row;
   int rows, cols, depth;   // rows: a multiple of 4; cols: of 16
-  bool keep_c;
-  const float* scale_c;    // [rows], with keep_c; null: ones
-  bool lower_a;            // a is 0 right of its diagonal
-  bool lower_c;            // columns right of the diagonal are not wanted
+  bool keep_c = false;
+  const float* scale_c = nullptr;  // [rows], with keep_c; null: ones
+  bool lower_a = false;            // a is 0 right of its diagonal
+  bool lower_c = false;            // columns right of the diagonal are not wanted
+  // For tiles: of how many bf16 parts operands may be the sum. 3 lose next to nothing of f32, 2 leave errors of up to
+  // 2^-15 of each product; 0: f32 only. Rows of c up to a multiple of 16 must exist then, and are written, too.
+  int parts = 0;
+  LinearPacked* packed_a = nullptr;  // at least so many parts
+  LinearPacked* packed_b = nullptr;
 };
 
 // One head over some tokens, token after token, a few rows of the state at a time:
@@ -102,6 +120,13 @@ struct LinearNormGate {
   bool silu;  // else sigmoid
 };
 
+// Products on matrix tiles of bf16, beside a tier that does all else.
+struct LinearTileKernels {
+  bool (*gemm)(const LinearGemm& gemm);  // false: nothing done, since a product of this shape is faster without tiles
+  void (*enter)();                       // once per thread before a run of products, and after
+  void (*leave)();
+};
+
 struct LinearCpuKernels {
   void (*widen)(const void* x, LinearCpuType type, int64_t n, float* out);
   void (*narrow)(const float* x, int64_t n, LinearCpuType type, void* out);
@@ -128,8 +153,10 @@ struct LinearCpuKernels {
   void (*step)(const LinearStep& step);
   // o / sqrt(mean o^2 + eps) weight gate(z) in place
   void (*norm_gate)(const LinearNormGate& row);
+  const LinearTileKernels* tiles;  // null: none
 };
 
 extern const LinearCpuKernels kLinearAttnScalar, kLinearAttnAvx2, kLinearAttnAvx512;
+extern const LinearTileKernels kLinearAttnAmxTiles;
 
 }  // namespace warpweave
