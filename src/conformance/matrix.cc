@@ -110,8 +110,9 @@ std::vector<std::string> written_tiers(const Caps& caps) {
   std::vector<std::string> tiers;
   const bool linear = caps.kernels.decode == "linear_cpu";
   if (!linear && caps.kernels.decode != "intel_amx") return tiers;
-  for (int tier = 0; tier <= static_cast<int>(linear ? CpuTier::avx512 : CpuTier::amx_bf16); ++tier) {
-    tiers.emplace_back(cpu_tier_name(static_cast<CpuTier>(tier)));
+  for (int i = 0; i <= static_cast<int>(CpuTier::amx_bf16); ++i) {
+    const auto tier = static_cast<CpuTier>(i);
+    if (!linear || tier != CpuTier::avx512_bf16) tiers.emplace_back(cpu_tier_name(tier));
   }
   return tiers;
 }

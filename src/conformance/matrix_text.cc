@@ -48,7 +48,7 @@ constexpr FamilyText kFamilyTexts[] = {
     {"linear_step",
      "GDN and KDA token by token in f32 on NVIDIA GPUs; a step (`src/linear/cuda/decode.cuh`), all else "
      "(`recurrent.cuh`)"},
-    {"linear_cpu", "GDN and KDA on CPUs: chunks, steps and draft trees, AVX-512 to portable (`src/linear/cpu`)"},
+    {"linear_cpu", "GDN and KDA on CPUs: chunks, steps and draft trees, AMX to portable (`src/linear/cpu`)"},
 };
 
 std::string state_name(RowState state) {

@@ -39,7 +39,7 @@ std::vector<conformance::Variant> names_of(const LinearAttnKernelCaps& kernels,
 std::vector<LinearFamily> linear_families(ThreadTeam& team) {
   std::vector<LinearFamily> families;
   const std::vector<LinearAttnBackend> on_cpu = cpu_linear_attn_backends(team);
-  for (CpuTier tier : {CpuTier::scalar, CpuTier::avx2, CpuTier::avx512}) {
+  for (CpuTier tier : kCpuLinearTiers) {
     if (tier > cpu_info().tier) continue;
     families.push_back({names_of(*on_cpu.front().caps, on_cpu, cpu_hardware_facts(), "cpu", cpu_tier_name(tier)),
                         [&team, tier](bool) { return make_cpu_linear_attn(team, tier); },
