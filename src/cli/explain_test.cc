@@ -264,6 +264,26 @@ TEST(Explain, SaysByHowManyBytesAModelDoesNotFit) {
   }
 }
 
+// A known way to serve DeepSeek-R1 on eight Blackwell GPUs: each of its flags and files that is not served here.
+TEST(Explain, ListsEveryFlagThatIsNotServed) {
+  const Argv line = {"--model-path", "nvidia/DeepSeek-R1-FP4", "--tp", "8", "--attention-backend", "trtllm_mla",
+                     "--moe-runner-backend", "flashinfer_trtllm", "--quantization", "modelopt_fp4",
+                     "--prefill-attention-backend", "fa4", "--disable-custom-all-reduce", "--ep-size", "8"};
+  const Explained found = explain_json(line + Argv{"--hardware", "b200"});
+  ASSERT_EQ(found.exit_code, kExitRefused);
+  std::set<std::string> flags;
+  for (const auto& error : found.json["errors"]) flags.insert(error["flag"].get<std::string>());
+  EXPECT_EQ(flags, (std::set<std::string>{"--tp-size", "--moe-runner-backend", "--quantization", "--ep-size", "--device",
+                                          "--model-path", "quantization_config"}))
+      << found.json["errors"].dump();
+  const auto served = parse_flags(Command::serve, line);
+  ASSERT_FALSE(served.ok());
+  for (const char* flag : {"--quantization modelopt_fp4", "--moe-runner-backend flashinfer_trtllm", "--tp-size 8",
+                           "--ep-size"}) {
+    EXPECT_NE(served.status().message().find(flag), std::string::npos) << served.status().message();
+  }
+}
+
 TEST(Explain, SaysWhereLatentPromptsChangeTheirForm) {
   const auto reason_on = [](const std::string& hardware) {
     const Explained found = explain_json({"--hardware", hardware, "--model-path", "deepseek-ai/DeepSeek-V2-Lite"});

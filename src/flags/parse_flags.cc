@@ -105,15 +105,10 @@ struct Assign {
         std::find(spec.choices.begin(), spec.choices.end(), value) == spec.choices.end()) {
       if (std::find(spec.unserved_choices.begin(), spec.unserved_choices.end(), value) !=
           spec.unserved_choices.end()) {
-        return not_here(fmt::format("{} {}", spec.names[0], value), "known, not supported here",
-                        fmt::format("supported: {}; try: {} {} {}", fmt::join(spec.choices, ", "),
-                                    command_line(command), spec.names[0], spec.choices[0]), spec.names[0]);
+        return refuse("known, not supported here", fmt::format("supported: {}; ", fmt::join(spec.choices, ", ")));
       }
       for (const RefusedValue& refused : spec.refused) {
-        if (refused.value != value) continue;
-        return not_here(fmt::format("{} {}", spec.names[0], value), std::string(refused.rule),
-                        fmt::format("try: {} {} {}", command_line(command), spec.names[0], spec.choices[0]),
-                        spec.names[0]);
+        if (refused.value == value) return refuse(refused.rule, "");
       }
       const std::string_view near = nearest_name(value, spec.choices);
       return bad_value(command, spec.names[0], value,
@@ -132,6 +127,14 @@ struct Assign {
     T parsed{};
     WW_RETURN_IF_ERROR(number<T>(parsed));
     args.*member = parsed;
+    return {};
+  }
+  // A known value that is not served: all such are refused together, when every flag is read.
+  Status refuse(std::string_view rule, const std::string& choices) const {
+    args.unserved_values.push_back(
+        not_here(fmt::format("{} {}", spec.names[0], value), rule,
+                 fmt::format("{}try: {} {} {}", choices, command_line(command), spec.names[0], spec.choices[0]),
+                 spec.names[0]));
     return {};
   }
   template <typename T>
@@ -166,7 +169,7 @@ Status unknown_flag(Command command, std::string_view typed) {
 }
 
 // A flag of the field that is not ours: accepted with a notice when it asks for what happens
-// anyway, refused with advice otherwise.
+// anyway, else among what is refused, with advice.
 Status check_known(Command command, const KnownFlag& flag, const std::string& value,
                    ParsedFlags& parsed) {
   const bool asks_for_default =
@@ -183,7 +186,16 @@ Status check_known(Command command, const KnownFlag& flag, const std::string& va
                          flag.accepted);
   }
   if (advice.empty()) advice = fmt::format("try: {} without it", command_line(command));
-  return not_here(flag.name, "known, not supported here", advice);
+  parsed.args.unserved_values.push_back(not_here(flag.name, "known, not supported here", advice));
+  return {};
+}
+
+// All of them in one text, under the first one's flag.
+Status joined(const std::vector<Status>& refusals) {
+  if (refusals.empty()) return {};
+  std::string text = refusals[0].message();
+  for (size_t i = 1; i < refusals.size(); ++i) text += "; " + refusals[i].message();
+  return Status::unsupported(std::move(text), refusals[0].field());
 }
 
 // Rules that need more than one flag's value.
@@ -209,8 +221,7 @@ Status check_together(Command command, const ServerArgs& args) {
                     args.device, args.hardware, command_line(command)), "--device");
   }
   if (command == Command::explain) return {};  // it lists them beside what else is not served
-  const std::vector<Status> unserved = unserved_flags(args);
-  return unserved.empty() ? Status() : unserved[0];
+  return joined(unserved_flags(args));
 }
 
 // CLI11 splits the command line; values are kept as text and checked by Assign.
@@ -324,7 +335,7 @@ class Parser {
 }  // namespace
 
 std::vector<Status> unserved_flags(const ServerArgs& args) {
-  std::vector<Status> list;
+  std::vector<Status> list = args.unserved_values;
   if (args.tp_size != 1) {
     list.push_back(not_here(fmt::format("--tp-size {}", args.tp_size),
                             "tensor parallelism over several devices is not served yet",

@@ -174,6 +174,8 @@ struct ServerArgs {
   std::optional<int> max_tokens;             // of one answer; unset: the room in the context
   std::string system_prompt;
 
+  std::vector<Status> unserved_values;  // what was said of flags that keep their default for it
+
   // `explain` only
   std::string hardware;                      // a described machine; empty: this one
   bool json = false;
@@ -193,7 +195,7 @@ struct ParsedFlags {
 Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> argv);
 
 // What flags ask for that is not served, each as `unsupported` with its flag: refused by serve and run
-// when they parse them, and by explain beside what else it finds.
+// when they parse them, together, and by explain beside what else it finds.
 std::vector<Status> unserved_flags(const ServerArgs& args);
 
 std::string flags_help(Command command, bool all);
