@@ -264,6 +264,26 @@ TEST(Explain, SaysByHowManyBytesAModelDoesNotFit) {
   }
 }
 
+// In bf16 twice what they are in 8 bits, which the refusal names, and which then are what is counted.
+TEST(Explain, CountsWeightsAsTheyWillBeServed) {
+  const auto explain = [](const std::string& model, std::vector<std::string> more) {
+    std::vector<std::string> flags = {"--hardware", "h200", "--model-path", model};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return explain_json(flags);
+  };
+  const std::string air = "zai-org/GLM-4.5-Air";
+  const std::string wide = explain(air, {}).json["error"]["message"];
+  EXPECT_NE(wide.find("take 213702410240 bytes in bf16"), std::string::npos) << wide;
+  EXPECT_NE(wide.find("use --quantization fp8 ("), std::string::npos) << wide;
+  EXPECT_EQ(explain(air, {"--quantization", "fp8"}).exit_code, 0);
+  // Nothing is kept in 8 bits there.
+  EXPECT_EQ(explain(air, {"--quantization", "fp8", "--dtype", "float32"}).exit_code, kExitRefused);
+  EXPECT_EQ(explain("Qwen/Qwen3-30B-A3B", {"--hardware", "a40", "--quantization", "fp8"}).exit_code, kExitRefused);
+  // Experts in one tensor stay in 16 bits.
+  const std::string oss = explain("openai/gpt-oss-120b", {"--quantization", "fp8"}).json["error"]["message"];
+  EXPECT_NE(oss.find("do not fit"), std::string::npos) << oss;
+}
+
 // A known way to serve DeepSeek-R1 on eight Blackwell GPUs: each of its flags and files that is not served here.
 TEST(Explain, ListsEveryFlagThatIsNotServed) {
   const Argv line = {"--model-path", "nvidia/DeepSeek-R1-FP4", "--tp", "8", "--attention-backend", "trtllm_mla",

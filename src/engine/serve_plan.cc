@@ -255,13 +255,21 @@ Status check_served_model(const ServerArgs& args, const ModelToServe& model, Dev
 Status check_weights_fit(const ServerArgs& args, const ModelConfig& config, const ServeTarget& target) {
   const Result<DType> dtype = resolve_dtype(args.dtype, config.dtype);
   if (target.memory_bytes == 0 || !is_gpu_target(target.hardware.arch) || !dtype.ok()) return {};
-  const int64_t bytes = weight_bytes(config, *dtype);
+  const Fp8Config& blocks = config.fp8;
+  const bool known_blocks = blocks.block_rows == 0 || (blocks.block_rows == 128 && blocks.block_cols == 128);
+  const bool keeps_8_bits = target.hardware.arch == DeviceArch::sm_90 && *dtype != DType::f32 && known_blocks;
+  const bool asks_8_bits = config.quant_method == "fp8" || args.quantization == "fp8";
+  const int64_t bytes = weight_bytes(config, {*dtype, asks_8_bits && keeps_8_bits});
   if (bytes <= target.memory_bytes) return {};
+  const int64_t rounded = weight_bytes(config, {*dtype, keeps_8_bits});
+  const bool rounding_helps = config.quant_method.empty() && rounded <= target.memory_bytes;
   return Status::unsupported(
-      fmt::format(
-          "the weights of this model ({}) take {} bytes, and {} has {}: they do not fit; use a smaller model or "
-          "--device cpu",
-          config.architecture, bytes, target.hardware.name, target.memory_bytes),
+      fmt::format("the weights of this model ({}) take {} bytes{}, and {} has {}: they do not fit; use {}a smaller "
+                  "model or --device cpu",
+                  config.architecture, bytes,
+                  asks_8_bits && keeps_8_bits ? "" : fmt::format(" in {}", dtype_info(*dtype).name),
+                  target.hardware.name, target.memory_bytes,
+                  rounding_helps ? fmt::format("--quantization fp8 ({} bytes), ", rounded) : ""),
       "--model-path");
 }
 

@@ -49,26 +49,28 @@ int64_t experts_elements(const ModelConfig& config) {
 
 }  // namespace
 
-int64_t weight_bytes(const ModelConfig& config, DType dtype) {
-  if (!find_family(config.architecture).ok() || is_quantized(config.dtype)) return 0;
-  int64_t projections = 0, routers = 0;
+int64_t weight_bytes(const ModelConfig& config, const ServedWeights& served) {
+  const Result<Family> family = find_family(config.architecture);
+  if (!family.ok() || is_quantized(config.dtype)) return 0;
+  const bool one_tensor = family->traits(config).fused_experts;
+  int64_t projections = 0, others = 0;
   for (const LayerPlan& layer : transformer_layers(config)) {
     projections += mixer_elements(config, layer.mixer);
     switch (layer.feed_forward) {
       case FeedForwardKind::none: break;
       case FeedForwardKind::dense: projections += int64_t{3} * config.hidden_size * config.intermediate_size; break;
       case FeedForwardKind::experts:
-        projections += experts_elements(config);
-        routers += int64_t{config.num_experts} * config.hidden_size;
+        (one_tensor ? others : projections) += experts_elements(config);
+        others += int64_t{config.num_experts} * config.hidden_size;
         break;
     }
   }
-  const int64_t embeddings = int64_t{config.tie_word_embeddings ? 1 : 2} * config.vocab_size * config.hidden_size;
-  const int64_t element = static_cast<int64_t>(dtype_info(dtype).block_bytes);
-  if (config.quant_method != "fp8") return element * (projections + routers + embeddings);
+  others += int64_t{config.tie_word_embeddings ? 1 : 2} * config.vocab_size * config.hidden_size;
+  const int64_t element = static_cast<int64_t>(dtype_info(served.dtype).block_bytes);
+  if (!served.in_8_bits) return element * (projections + others);
   const int64_t block = int64_t{config.fp8.block_rows} * config.fp8.block_cols;
   const int64_t scales = block > 0 ? projections / block * static_cast<int64_t>(sizeof(float)) : 0;
-  return projections + scales + element * (routers + embeddings);
+  return projections + scales + element * others;
 }
 
 }  // namespace warpweave

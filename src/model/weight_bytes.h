@@ -7,8 +7,13 @@
 
 namespace warpweave {
 
-// Of all matrices in `dtype`, or those of the layers in 8 bits with their scales where the checkpoint has them so.
-// Vectors are left out: a thousandth. 0 for what is not known by configuration: unknown families, blocks of GGUF files.
-int64_t weight_bytes(const ModelConfig& config, DType dtype);
+struct ServedWeights {
+  DType dtype = DType::bf16;
+  bool in_8_bits = false;  // matrices of the layers, but for routers and experts stored in one tensor
+};
+
+// Of all matrices. Vectors are left out, scales of rows among them: a thousandth. 0 for what is not known by
+// configuration: unknown families, blocks of GGUF files.
+int64_t weight_bytes(const ModelConfig& config, const ServedWeights& served);
 
 }  // namespace warpweave
