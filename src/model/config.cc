@@ -119,7 +119,9 @@ void read_expert_groups(ConfigReader& config, ModelConfig& out) {
   const char* const groups = is_kimi_linear(out.model_type) ? "num_expert_group" : "n_group";
   out.n_group = config.integer(groups, 1, 1, kMaxExperts);
   out.topk_group = config.integer("topk_group", out.n_group, 1, kMaxExperts);
-  if (out.num_experts % out.n_group != 0) return config.fail(groups, "must divide the number of experts");
+  if (out.num_experts % out.n_group != 0) {
+    return config.fail(groups, "must divide the number of experts, " + std::to_string(out.num_experts));
+  }
   if (out.topk_group > out.n_group) return config.fail("topk_group", "must be at most n_group");
   if (out.topk_group * (out.num_experts / out.n_group) < out.experts_per_token) {
     config.fail("topk_group", "groups hold fewer experts than num_experts_per_tok");
@@ -140,16 +142,29 @@ void read_mlp_layer_types(ConfigReader& config, ModelConfig& out) {
   }
 }
 
+// Families whose layers have experts say how many.
+void check_dense(ConfigReader& config, const ModelConfig& model) {
+  const std::string& type = model.model_type;
+  const char* key = nullptr;
+  if (type == "mixtral" || type == "phimoe" || type == "gpt_oss") key = "num_local_experts";
+  if (type == "olmoe" || type == "qwen2_moe" || type == "qwen3_moe") key = "num_experts";
+  if (type == "glm4_moe") key = "n_routed_experts";
+  if (key != nullptr) config.fail(key, "is missing or 0: a " + type + " model has experts");
+}
+
 void read_moe(ConfigReader& config, ModelConfig& out) {
   for (const char* key : {"n_routed_experts", "num_local_experts", "num_experts"}) {
     out.num_experts = config.integer(key, out.num_experts, 0, kMaxExperts);
   }
-  if (out.num_experts == 0) return;
+  if (out.num_experts == 0) return check_dense(config, out);
   const bool glm = out.model_type == "glm4_moe";
   const bool kimi = is_kimi_linear(out.model_type);  // has names of its own
   const char* const per_token = kimi ? "num_experts_per_token" : "num_experts_per_tok";
   out.experts_per_token = config.integer(per_token, 1, 1, kMaxExpertsPerToken);
   if (out.experts_per_token > out.num_experts) config.fail(per_token, "must be at most num_experts");
+  if (out.model_type == "phimoe" && out.experts_per_token != 2) {
+    config.fail(per_token, "must be 2: SparseMixer, the router of Phi-MoE, chooses two experts a token");
+  }
   out.moe_intermediate_size = config.integer("moe_intermediate_size", out.intermediate_size, 1, kMaxDim);
   const bool normed = glm || out.architecture == "DeepseekV3ForCausalLM" || is_gated_hybrid(out.model_type) ||
                       is_lfm2(out.model_type) || kimi;
@@ -238,7 +253,8 @@ void read_shape(ConfigReader& config, ModelConfig& out) {
   if (out.num_q_heads % out.num_kv_heads != 0) {
     config.fail("num_key_value_heads", "must divide num_attention_heads");
   }
-  if (out.head_dim % 2 != 0) config.fail("head_dim", "must be even");
+  const bool latent = config.has("kv_lora_rank");  // its heads have numbers of their own
+  if (out.head_dim % 2 != 0 && !latent) config.fail("head_dim", "must be even");
   const char* const positions = is_kimi_linear(out.model_type) ? "model_max_length" : "max_position_embeddings";
   out.max_position_embeddings = config.integer(positions, 2048, 1, 1 << 28);
   out.norm_eps = read_norm_eps(config);
@@ -304,7 +320,8 @@ std::optional<Fp8Config> compressed_fp8(const json& section) {
 }
 
 void read_quantization(const json& object, ConfigReader& config, ModelConfig& out) {
-  if (!object.contains("quantization_config") || !object["quantization_config"].is_object()) return;
+  if (!object.contains("quantization_config") || object["quantization_config"].is_null()) return;
+  if (!object["quantization_config"].is_object()) return config.fail("quantization_config", "must be an object");
   const json& section = object["quantization_config"];
   ConfigReader quantization(section, "config.json: quantization_config");
   out.quant_method = quantization.text("quant_method", "");

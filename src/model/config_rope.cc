@@ -74,7 +74,11 @@ RopeConfig read_rope(ConfigReader& config, const json* section, double theta) {
   rope.theta = theta;
   const std::string model_type = config.text("model_type", "");
   rope.partial_rotary_factor = config.number("partial_rotary_factor", default_rotated_part(model_type), 1e-3, 1.0);
-  if (section == nullptr || !section->is_object()) return rope;
+  if (section == nullptr || *section == false) return rope;
+  if (!section->is_object()) {
+    config.fail("rope_scaling", "must be an object");
+    return rope;
+  }
   ConfigReader r(*section, "config.json: rope");
   rope.theta = r.number("rope_theta", rope.theta, kRopeThetaRange);
   rope.partial_rotary_factor = r.number("partial_rotary_factor", rope.partial_rotary_factor, 1e-3, 1.0);

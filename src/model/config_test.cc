@@ -300,7 +300,7 @@ TEST(Config, WindowsWithoutLayerTypes) {
   EXPECT_EQ(slides("mistral", json::object()), (std::vector<bool>{1, 1, 1, 1}));
   EXPECT_EQ(slides("gemma2", json::object()), (std::vector<bool>{1, 0, 1, 0}));
   EXPECT_EQ(slides("gemma3_text", {{"sliding_window_pattern", 3}}), (std::vector<bool>{1, 1, 0, 1}));
-  EXPECT_EQ(slides("qwen3_moe", {{"use_sliding_window", true}}), (std::vector<bool>{1, 1, 1, 1}));
+  EXPECT_EQ(slides("qwen3_moe", {{"use_sliding_window", true}, {"num_experts", 8}}), (std::vector<bool>{1, 1, 1, 1}));
   EXPECT_EQ(slides("qwen2", {{"use_sliding_window", true}, {"max_window_layers", 3}}),
             (std::vector<bool>{0, 0, 0, 1}));
   EXPECT_EQ(slides("qwen2", {{"use_sliding_window", false}}), (std::vector<bool>{0, 0, 0, 0}));

@@ -208,6 +208,7 @@ void read_gguf_moe(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
   if (out.experts_per_token > out.num_experts) meta.fail("expert_used_count", "must be at most expert_count");
   if (out.num_experts == 0) return;
   if (out.experts_per_token < 1) meta.fail("expert_used_count", "must be at least 1");
+  if (out.model_type == "phimoe" && out.experts_per_token != 2) meta.fail("expert_used_count", "must be 2 for phimoe");
   if (out.model_type == "llama") {
     out.model_type = "mixtral";
     out.architecture = "MixtralForCausalLM";

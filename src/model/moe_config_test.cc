@@ -25,8 +25,7 @@ json glm(const json& changes = json::object()) {
 }
 
 json phimoe(const json& rope) {
-  json out = glm({{"architectures", {"PhiMoEForCausalLM"}}, {"model_type", "phimoe"}, {"head_dim", 8},
-                  {"n_group", 1}, {"topk_group", 1}, {"rope_scaling", rope}});
+  json out = glm({{"architectures", {"PhiMoEForCausalLM"}}, {"model_type", "phimoe"}, {"head_dim", 8}, {"num_experts_per_tok", 2}, {"n_group", 1}, {"topk_group", 1}, {"rope_scaling", rope}});
   return out;
 }
 
@@ -63,10 +62,25 @@ TEST(MoeConfig, RulesThatCannotBeFollowedNameTheirKey) {
   EXPECT_NE(error_of(glm({{"scoring_func", "softmax"}})).find("scoring_func"), std::string::npos);
   EXPECT_NE(error_of(glm({{"clip_qkv", 8.0}})).find("clip_qkv"), std::string::npos);
   EXPECT_NE(error_of(glm({{"model_type", "qwen2_moe"}})).find("shared_expert_intermediate_size"), std::string::npos);
+  EXPECT_NE(error_of(glm({{"n_routed_experts", nullptr}})).find("n_routed_experts is missing"), std::string::npos);
+  EXPECT_NE(error_of(glm({{"n_routed_experts", 0}})).find("n_routed_experts is missing or 0"), std::string::npos);
+  EXPECT_NE(error_of(glm({{"quantization_config", "fp8"}})).find("quantization_config"), std::string::npos);
+  EXPECT_NE(error_of(glm({{"rope_scaling", "yarn"}})).find("rope_scaling must be an object"), std::string::npos);
+  json three = phimoe(nullptr);
+  three["num_experts_per_tok"] = 3;
+  EXPECT_NE(error_of(three).find("num_experts_per_tok must be 2"), std::string::npos) << error_of(three);
   // Groups of one expert have no best two, which only the family knows.
   const auto config = parse_config_json(glm({{"n_group", 16}, {"topk_group", 8}}).dump());
   ASSERT_TRUE(config.ok()) << config.status().message();
   EXPECT_FALSE(family_traits(*config).ok());
+}
+
+// Latent attention's heads do not share out the rows' width: 65 / 5 says nothing.
+TEST(MoeConfig, LatentHeadsHaveNumbersOfTheirOwn) {
+  const json latent = {{"architectures", {"DeepseekV3ForCausalLM"}}, {"model_type", "deepseek_v3"}, {"hidden_size", 65}, {"num_attention_heads", 5}, {"num_key_value_heads", 5}, {"kv_lora_rank", 32}, {"qk_nope_head_dim", 15}, {"qk_rope_head_dim", 6}, {"v_head_dim", 7}};
+  const auto config = parse_config_json(glm(latent).dump());
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->head_dim, 38);
 }
 
 TEST(MoeConfig, LongropeTakesOneSetOfFactorsForTheContextServed) {
