@@ -50,7 +50,7 @@ constexpr KnownFlag kKnownFlags[] = {
     {"--disable-outlines-disk-cache", "there is no such cache", "on", true},
     {"--disable-piecewise-cuda-graph", "prefill is not captured", "on", true},
     {"--disable-priority-preemption", "use --schedule-policy priority", "", true},
-    {"--disable-shared-experts-fusion", "experts are not fused here", "on", true},
+    {"--disable-shared-experts-fusion", "GPUs multiply shared experts of the others' width with those; leave it out", "", true},
     {"--disable-tokenizer-batch-decode", "threads are shared out by themselves; leave it out", "", true},
     {"--disaggregation-bootstrap-port", "prefill and decode run in one process", "", false},
     {"--disaggregation-decode-enable-offload-kvcache", "prefill and decode run in one process", "", true},
