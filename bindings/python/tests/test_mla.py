@@ -174,8 +174,17 @@ def test_what_does_not_run_is_refused(rng):
         warpweave.flash_mla_with_kvcache(*call[:2], step.table()[0], *call[3:])
     with pytest.raises(ValueError, match="v_head_dim"):
         warpweave.flash_mla_with_kvcache(*call[:4], DIM + 1)
+    with pytest.raises(ValueError, match="cache_seqlens: is None"):
+        warpweave.get_mla_metadata(None)
+    with pytest.raises(ValueError, match="cache_seqlens: has the shape"):
+        warpweave.flash_mla_with_kvcache(*call[:3], step.lens[None], RANK)
+    with pytest.raises(ValueError, match="tile_scheduler_metadata: is a ndarray"):
+        warpweave.flash_mla_with_kvcache(*call, np.zeros(3))
     wrapper = warpweave.BatchMLAPagedAttentionWrapper()
-    wrapper.plan(step.q_indptr, step.indptr, step.indices, step.lens, HEADS, RANK, ROPE, 16, True, SCALE, "float32")
+    lengths = [step.q_indptr, step.indptr, step.indices, step.lens, HEADS, RANK, ROPE, 16, True, SCALE]
+    with pytest.raises(ValueError, match="q_data_type: is float61"):
+        wrapper.plan(*lengths, "float61")
+    wrapper.plan(*lengths, "float32")
     cache = step.pages[:, :, 0]
     with pytest.raises(ValueError, match="return_lse_ln"):
         wrapper.run(step.q[..., :RANK], step.q[..., RANK:], cache[..., :RANK], cache[..., RANK:], return_lse=True)

@@ -31,7 +31,11 @@ class MlaMetadata:
     by all. A step with other lengths or pages needs another."""
 
     def __init__(self, cache_seqlens):
+        if cache_seqlens is None:
+            raise ValueError("cache_seqlens: is None, must be the requests' tokens [batch]")
         self.lens = host_ints(cache_seqlens).copy()
+        if self.lens.ndim != 1:
+            raise ValueError(f"cache_seqlens: has the shape {self.lens.shape}, must be [batch]")
         self._table = self._key = self._batch = None
 
     def batch(self, block_table, rows, page_size, causal):
@@ -82,6 +86,8 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, t
     if q.ndim != 4 or k_cache.ndim != 4 or k_cache.shape[2] != 1:
         raise ValueError("q must be [batch, rows, heads, dim], k_cache [blocks, page_size, 1, dim]")
     metadata = MlaMetadata(cache_seqlens) if tile_scheduler_metadata is None else tile_scheduler_metadata
+    if not isinstance(metadata, MlaMetadata):
+        raise ValueError(f"tile_scheduler_metadata: is a {type(metadata).__name__}, must come from get_mla_metadata()")
     if len(metadata.lens) != q.shape[0]:
         raise ValueError(f"tile_scheduler_metadata: has {len(metadata.lens)} requests, q {q.shape[0]}")
     batch = metadata.batch(block_table, q.shape[1], k_cache.shape[1], causal or q.shape[1] == 1)

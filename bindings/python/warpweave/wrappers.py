@@ -74,6 +74,8 @@ def _options(heads, page_size, q_data_type, kv_data_type, sm_scale, logits_soft_
              tree, backend):
     num_q_heads, num_kv_heads, head_dim, v_head_dim = heads
     q_name = str(q_data_type).removeprefix("torch.")
+    if q_name not in ("float32", "float16", "bfloat16"):
+        raise ValueError(f"q_data_type: is {q_name}, must be one of float32, float16, bfloat16")
     kv_name = str(kv_data_type if kv_data_type is not None else q_data_type).removeprefix("torch.")
     return dict(num_q_heads=num_q_heads, num_kv_heads=num_kv_heads, head_dim=head_dim,
                 v_head_dim=v_head_dim or head_dim, page_size=page_size, kv_format=kv_format(None, kv_name),
