@@ -4,7 +4,7 @@ namespace warpweave::linear {
 namespace {
 
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, 1) fused_kernel(const __grid_constant__ LinearParams p, const __grid_constant__ ScanMaps maps) {
+__global__ void __launch_bounds__(C::kThreads, 1) fused_kernel(const __grid_constant__ LinearParams p, const __grid_constant__ FusedMaps maps) {
   await_prepared(p);
   fused_chunks<C>(p, &maps, chunk_memory);
 }
@@ -13,7 +13,7 @@ __global__ void __launch_bounds__(C::kThreads, 1) fused_kernel(const __grid_cons
 template <class C>
 void launch(const LinearParams& given, cudaStream_t stream) {
   LinearParams p = given;
-  const ScanMaps maps = make_scan_maps(p);
+  const FusedMaps maps = make_fused_maps(p);
   const int pairs = p.batch.num_requests * p.v_heads, rounds = (pairs + gpu::num_sms() - 1) / gpu::num_sms();
   p.fused_blocks = (pairs + rounds - 1) / rounds;
   launch_chunks<C>(fused_kernel<C>, dim3(p.fused_blocks), stream, p, maps);

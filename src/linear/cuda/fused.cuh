@@ -3,7 +3,8 @@
 //
 // Of a block's four groups of 128 threads two multiply the state (fused_states.cuh, 64 columns of V each), one makes T and P of the
 // chunks ahead of them (fused_prepare.cuh), and of the last one warp brings k and q (TMA) and three find what tokens are multiplied
-// by, of which one brings v. What one group leaves for others stands in rings whose entries mbarriers call full and empty.
+// by, of which one brings v and stores outputs. What one group leaves for others stands in rings whose entries mbarriers call full and
+// empty.
 //
 // Grid: x = p.fused_blocks; a block has pairs of a request and a v head, so many apart. Rings go on from one to the next.
 #pragma once
@@ -39,6 +40,11 @@ struct FusedScratch {
   };
 };
 
+// The chunk whose outputs stand where v was.
+struct FusedOutputs {
+  int row, head, tokens;
+};
+
 template <class Element_>
 struct FusedConfig {
   using Element = Element_;
@@ -51,7 +57,8 @@ struct FusedConfig {
   static constexpr int kTokens = kSlotsAt + kSlots * kSlotBytes;
   static constexpr int kScratch = kTokens + kStages * static_cast<int>(sizeof(FusedTokens));
   static constexpr int kBarriers = kScratch + static_cast<int>(sizeof(FusedScratch));
-  static constexpr int kSmemBytes = kBarriers + 8 * (4 * kStages + 4 * kSlots);
+  static constexpr int kOutputs = kBarriers + 8 * (4 * kStages + 4 * kSlots);
+  static constexpr int kSmemBytes = kOutputs + kSlots * static_cast<int>(sizeof(FusedOutputs));
   // Registers of a thread: of those that multiply, that prepare, and of the others.
   static constexpr int kOfStates = 200, kOfPrepare = 80, kOfOthers = 32;
 };
@@ -93,7 +100,7 @@ class FusedBlock {
       }
       for (int i = 0; i < C::kSlots; ++i) {
         ptx::mbarrier_init(slot_full(i), 4), ptx::mbarrier_init(slot_empty(i), 4 * C::kGroups);
-        ptx::mbarrier_init(v_full(i), 1), ptx::mbarrier_init(v_empty(i), 4 * C::kGroups);
+        ptx::mbarrier_init(v_full(i), 1), ptx::mbarrier_init(out_full(i), 4 * C::kGroups);
       }
       ptx::mbarrier_init_fence();
     }
@@ -104,17 +111,18 @@ class FusedBlock {
   u32 WW_DEVICE v(int i) const { return memory_ + C::kV + i * C::kTileBytes; }
   u32 WW_DEVICE factors(int i) const { return memory_ + C::kTokens + i * static_cast<int>(sizeof(FusedTokens)); }
   WW_DEVICE FusedTokens& tokens(int i) const { return reinterpret_cast<FusedTokens*>(shared_ + C::kTokens)[i]; }
+  WW_DEVICE FusedOutputs& outputs(int i) const { return reinterpret_cast<FusedOutputs*>(shared_ + C::kOutputs)[i]; }
   WW_DEVICE FusedScratch& scratch() const { return *reinterpret_cast<FusedScratch*>(shared_ + C::kScratch); }
 
   // A stage's k, q, beta and decays are there; its tokens' factors, those of q apart; all has been read. A slot's T and P are
-  // there; have been read. The same of v, which has been read when the outputs in its place have.
+  // there; have been read. v is there; outputs are, in its place.
   WW_DEVICE u32 full(int i) const { return memory_ + C::kBarriers + 8 * i; }
   WW_DEVICE u32 known(int i) const { return full(C::kStages + i); }
   WW_DEVICE u32 empty(int i) const { return full(2 * C::kStages + i); }
   WW_DEVICE u32 slot_full(int i) const { return full(3 * C::kStages + i); }
   WW_DEVICE u32 slot_empty(int i) const { return full(3 * C::kStages + C::kSlots + i); }
   WW_DEVICE u32 v_full(int i) const { return full(3 * C::kStages + 2 * C::kSlots + i); }
-  WW_DEVICE u32 v_empty(int i) const { return full(3 * C::kStages + 3 * C::kSlots + i); }
+  WW_DEVICE u32 out_full(int i) const { return full(3 * C::kStages + 3 * C::kSlots + i); }
   WW_DEVICE u32 known_q(int i) const { return full(3 * C::kStages + 4 * C::kSlots + i); }
   // Of a whole warp.
   WW_DEVICE void arrive(u32 barrier) const {
@@ -153,6 +161,30 @@ WW_DEVICE void load_head(ptx::u32 to, const ScanMap& map, ptx::u32 barrier, int 
 #pragma unroll
   for (int block = 0; block < C::kDim / 64; ++block) ptx::tma_load_4d(to + block * kBlockBytes, &map, barrier, 64 * block, row, head, 0);
 #endif
+}
+// Back, what copy and load bring: by one thread, until memory has been read; by one warp.
+template <class C>
+WW_DEVICE void store_head_by_tma(const ScanMap& map, ptx::u32 from, int row, int head) {
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+  for (int block = 0; block < C::kDim / 64; ++block) {
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];\n" ::"l"(&map),
+                 "r"(from + block * kBlockBytes), "r"(64 * block), "r"(row), "r"(head), "r"(0) : "memory");
+  }
+  ptx::bulk_commit();
+  ptx::bulk_wait_read();
+#endif
+}
+template <class C>
+WW_DEVICE void store_head(const LinearParams& p, ptx::u32 from, const FusedOutputs& o) {
+  constexpr int kPieces = C::kDim / 8;
+#pragma unroll 1
+  for (int i = static_cast<int>(threadIdx.x) % 32; i < o.tokens * kPieces; i += 32) {
+    ptx::u32 w[4];
+    ptx::load_shared_16(w, from + piece_offset(i / kPieces, i % kPieces));
+    auto* const to = static_cast<unsigned short*>(p.out) + (o.row + i / kPieces) * p.out_token_stride + o.head * C::kDim;
+    reinterpret_cast<uint4*>(to)[i % kPieces] = make_uint4(w[0], w[1], w[2], w[3]);
+  }
 }
 // Whether a chunk comes by TMA. `maps`: null: all is copied by cp.async.
 WW_DEVICE bool by_tma(const ScanMaps* maps, int tokens) { return maps != nullptr && maps->usable && tokens == kChunk; }
@@ -243,7 +275,8 @@ class FusedLoader {
   GateBits gates_[2];
 };
 
-// Three warps find what tokens are multiplied by: two k's, a thread a token, then one q's, two tokens a lane. The latter brings v.
+// Three warps find what tokens are multiplied by: two k's, a thread a token, then one q's, two tokens a lane. The latter brings v
+// and stores the outputs that have been left in its place.
 template <class C>
 class FusedFactors {
   using E = typename C::Element;
@@ -255,12 +288,13 @@ class FusedFactors {
       : b_(block), p_(block.p), i_(static_cast<int>(threadIdx.x) % 64), lane_(static_cast<int>(threadIdx.x) % 32) {}
 
   // Of the warp with q.
-  WW_DEVICE void run_q(const ScanMaps* maps) {
+  WW_DEVICE void run_q(const FusedMaps* maps) {
     typename FusedBlock<C>::Stages at;
     typename FusedBlock<C>::Slots v;
     for (; b_.more(); b_.next()) {
       if (!b_.padded()) put_all_q(at, v, maps);
     }
+    for (int place = 0; place < C::kSlots; ++place, v.advance()) empty_place(v, maps);
   }
   WW_DEVICE void run() {
     typename FusedBlock<C>::Stages at;
@@ -270,7 +304,7 @@ class FusedFactors {
   }
 
  private:
-  WW_DEVICE void put_all_q(typename FusedBlock<C>::Stages& at, typename FusedBlock<C>::Slots& v, const ScanMaps* maps) {
+  WW_DEVICE void put_all_q(typename FusedBlock<C>::Stages& at, typename FusedBlock<C>::Slots& v, const FusedMaps* maps) {
     for (ChunkWalk walk(p_, b_.request); walk.more(); at.advance(), v.advance()) {
       lane_ = opaque(lane_);
       const int tokens = walk.length(p_), row = b_.first + walk.position;
@@ -292,13 +326,27 @@ class FusedFactors {
       bring_v(v, row, tokens, maps);
     }
   }
-  // At first the last place is not empty: outputs of no chunk stand there until the first chunk begins (FusedStates::turn).
-  WW_DEVICE void bring_v(const typename FusedBlock<C>::Slots& at, int row, int tokens, const ScanMaps* maps) const {
+  // Stores the outputs that stand in a place of v. At first those of no chunk are on their way to the last place, until the first chunk
+  // begins (FusedStates::turn).
+  WW_DEVICE void empty_place(const typename FusedBlock<C>::Slots& at, const FusedMaps* maps) const {
     const bool last = at.entry + 1 == C::kSlots;
-    if (at.round > 0 || last) ptx::mbarrier_wait(b_.v_empty(at.entry), (at.round + (last ? 0 : 1)) & 1);
+    if (at.round > 0 || last) ptx::mbarrier_wait(b_.out_full(at.entry), (at.round + (last ? 0 : 1)) & 1);
+    if (at.round == 0) return;
+    const FusedOutputs outputs = b_.outputs(at.entry);
+    if (by_tma(maps, outputs.tokens)) {
+      if (lane_ == 0) store_head_by_tma<C>(maps->out, b_.v(at.entry), outputs.row, outputs.head);
+    } else {
+      store_head<C>(p_, b_.v(at.entry), outputs);
+    }
+    __syncwarp();
+  }
+  WW_DEVICE void bring_v(const typename FusedBlock<C>::Slots& at, int row, int tokens, const FusedMaps* maps) const {
+    empty_place(at, maps);
+    if (lane_ == 0) b_.outputs(at.entry) = {row, b_.head, tokens};
     const u32 to = b_.v(at.entry), barrier = b_.v_full(at.entry);
     if (by_tma(maps, tokens)) {
       if (lane_ == 0) {
+        ptx::fence_proxy_async();  // ahead of it other lanes may have read the place
         expect_bytes(barrier, C::kTileBytes);
         load_head<C>(to, maps->v, barrier, row, b_.head);
       }

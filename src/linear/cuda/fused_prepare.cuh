@@ -18,7 +18,7 @@ class FusedInverse : HalfBlocks {
 
  public:
   WW_DEVICE FusedInverse(FusedScratch& scratch, int thread)
-      : HalfBlocks(thread / 32, thread % 32), s_(scratch), a_(ptx::smem_address(scratch.a) + lane_place()),
+      : HalfBlocks(static_cast<u32>(thread) / 32, static_cast<u32>(thread) % 32), s_(scratch), a_(ptx::smem_address(scratch.a) + lane_place()),
         t_(ptx::smem_address(scratch.t) + lane_place()) {}
 
   // Before the first chunk: this warp's block of T on the diagonal, of which the upper right stays as it is. What the lower left has of
@@ -177,7 +177,7 @@ class FusedPrepare {
     Mma::settle(products_);
   }
   WW_DEVICE void place(int thread) {
-    thread_ = thread, warp_ = thread / 32, lane_ = thread % 32;
+    thread_ = thread, warp_ = static_cast<u32>(thread) / 32, lane_ = static_cast<u32>(thread) % 32;
     row_ = 16 * warp_ + lane_ / 4, column_ = lane_ % 4 * 2;
   }
   // Blocks above the diagonal of T and P are zeros for good.

@@ -26,9 +26,6 @@ class FusedStates {
       else multiply_all(at, from);
     }
     turn(from.entry ^ 1);
-    u32 pieces[4][4];
-    take_turned(pieces, from.entry ^ 1);
-    store_turned(pieces);
   }
 
  private:
@@ -42,10 +39,8 @@ class FusedStates {
     load_state(initial_slot(p_.batch, b_.request));
     round_state();
     for (ChunkWalk walk(p_, b_.request); walk.more(); at.advance(), from.advance()) {
-      const int tokens = walk.length(p_), row = b_.first + walk.position;
       compute(at, from);
-      out_at_ = row * p_.out_token_stride + b_.head * C::kDim, out_tokens_ = tokens;
-      const int checkpoint = walk.advance(p_, tokens);
+      const int checkpoint = walk.advance(p_, walk.length(p_));
       if (checkpoint >= 0) store_state(checkpoint);
     }
     store_state(p_.batch.slots[b_.request]);
@@ -167,11 +162,6 @@ class FusedStates {
       float ks[32];
       start_state(ks, k);
       turn(from.entry ^ 1);
-      u32 pieces[4][4];
-      take_turned(pieces, from.entry ^ 1);
-      ptx::fence_proxy_async();  // ahead of the stores, for which it would wait
-      b_.arrive(b_.v_empty(from.entry ^ 1));
-      store_turned(pieces);
       Mma::template wait<0>();
       Mma::settle(ks);
       ptx::mbarrier_wait(b_.known(at.entry), at.round & 1);
@@ -212,35 +202,18 @@ class FusedStates {
     for (int i = 0; i < 16; ++i) out_[i] = E::pack(o[2 * i], o[2 * i + 1]);
   }
 
-  // ---- outputs of the chunk before: turned round where its v was, of which this warp alone has read what it writes
+  // Leaves outputs of the chunk before, turned round, where its v was, of which this warp alone has read what it writes.
   WW_DEVICE void turn(int entry) const {
     __syncwarp();
-    const int lane = opaque(lane_);
-    const u32 tile = b_.v(entry) + group_ * kBlockBytes;
+    const u32 lane = opaque(lane_);
+    const u32 tile = b_.v(entry) + group_ * kBlockBytes + (lane / 16 * 8 + lane % 8) * 128 + ((2 * warp_ + lane / 8 % 2) ^ lane % 8) * 16;
 #pragma unroll
     for (int n = 0; n < 8; n += 2) {
       const u32 w[4] = {out_[2 * n], out_[2 * n + 1], out_[2 * n + 2], out_[2 * n + 3]};
-      ptx::stmatrix_x4_trans(tile + piece_offset(8 * (n + lane / 16) + lane % 8, 2 * warp_ + lane / 8 % 2), w);
+      ptx::stmatrix_x4_trans(tile + n * 8 * 128, w);
     }
-    __syncwarp();
-  }
-  WW_DEVICE void take_turned(u32 (&pieces)[4][4], int entry) const {
-    const int lane = opaque(lane_);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      ptx::load_shared_16(pieces[i], b_.v(entry) + group_ * kBlockBytes + piece_offset(lane / 2 + 16 * i, 2 * warp_ + lane % 2));
-    }
-  }
-  // Without a branch, since MMAs may be under way.
-  WW_DEVICE void store_turned(const u32 (&pieces)[4][4]) const {
-    const int lane = opaque(lane_), first = lane / 2;
-    const int64_t at = out_at_ + first * p_.out_token_stride + 64 * group_ + 16 * warp_ + 8 * (lane % 2);
-    const auto* to = static_cast<const unsigned short*>(p_.out) + at;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      store_global_16_if(to, pieces[i], first + 16 * i < out_tokens_);
-      to += 16 * p_.out_token_stride;
-    }
+    ptx::fence_proxy_async();
+    b_.arrive(b_.out_full(entry));
   }
 
   FusedBlock<C> b_;
@@ -249,13 +222,11 @@ class FusedStates {
   float s_[C::kDim / 2];
   u32 state_[kSteps][4];  // S^T, rounded
   u32 out_[16] = {};      // O of the last chunk, rounded
-  int64_t out_at_ = 0;    // where it goes
-  int out_tokens_ = 0;
 };
 
 // `maps`: null: all is copied by cp.async.
 template <class C>
-WW_DEVICE void fused_chunks(const LinearParams& p, const ScanMaps* maps, char* shared) {
+WW_DEVICE void fused_chunks(const LinearParams& p, const FusedMaps* maps, char* shared) {
   const FusedBlock<C> block(p, shared);
   block.make_barriers();
   const int group = __shfl_sync(~0u, threadIdx.x / 128, 0);

@@ -44,4 +44,10 @@ ScanMaps make_scan_maps(const LinearParams& p) {
   return maps;
 }
 
+FusedMaps make_fused_maps(const LinearParams& p) {
+  FusedMaps maps{make_scan_maps(p), {}};
+  maps.usable = maps.usable && make_map(maps.out, {p.out, p.v_dim, p.batch.num_tokens, p.v_heads, p.out_token_stride, p.v_dim});
+  return maps;
+}
+
 }  // namespace warpweave::linear

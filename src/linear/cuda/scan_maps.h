@@ -16,7 +16,13 @@ struct ScanMaps {
   bool usable = false;
 };
 
+// The same, and where outputs go.
+struct FusedMaps : ScanMaps {
+  ScanMap out;
+};
+
 // Not usable where a tensor has no such map, or less than 64 columns: then chunks are copied by cp.async.
 ScanMaps make_scan_maps(const LinearParams& p);
+FusedMaps make_fused_maps(const LinearParams& p);
 
 }  // namespace warpweave::linear
