@@ -305,8 +305,10 @@ TEST(Explain, ListsEveryFlagThatIsNotServed) {
 }
 
 TEST(Explain, SaysWhereLatentPromptsChangeTheirForm) {
-  const auto reason_on = [](const std::string& hardware) {
-    const Explained found = explain_json({"--hardware", hardware, "--model-path", "deepseek-ai/DeepSeek-V2-Lite"});
+  const auto reason_on = [](const std::string& hardware, std::vector<std::string> more = {}) {
+    std::vector<std::string> flags = {"--hardware", hardware, "--model-path", "deepseek-ai/DeepSeek-V2-Lite"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    const Explained found = explain_json(flags);
     for (const auto& reason : found.json.value("reasons", nlohmann::json::array())) {
       if (reason.get<std::string>().starts_with("prompts of latent attention: ")) return reason.get<std::string>();
     }
@@ -315,6 +317,9 @@ TEST(Explain, SaysWhereLatentPromptsChangeTheirForm) {
   EXPECT_NE(reason_on("h200").find("expanded from "), std::string::npos) << reason_on("h200");
   EXPECT_NE(reason_on("h200").find("behind 32768 cached"), std::string::npos) << reason_on("h200");
   EXPECT_NE(reason_on("cpu").find("absorbed, the only form here"), std::string::npos) << reason_on("cpu");
+  const std::string without = reason_on("h200", {"--disable-chunked-prefix-cache"});
+  EXPECT_NE(without.find("new tokens, never behind cached ones (--disable-chunked-prefix-cache)"), std::string::npos)
+      << without;
 }
 
 TEST(Explain, DeterministicHybridsKeepTheirStatesInF32) {

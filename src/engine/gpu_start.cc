@@ -129,7 +129,8 @@ GpuDecoderLimits decoder_limits(const DeviceSetup& setup, const GpuRunnerOptions
           .max_verify_rows = max_verify_rows(options),
           .linear = linear_attn_names(plan),
           .state_dtype = state_dtype(setup.options.args),
-          .latent_forms = plan.latent_forms};
+          .latent_forms = plan.latent_forms,
+          .expands_latent_prefixes = !setup.options.args.disable_chunked_prefix_cache};
 }
 
 // The states of recurrent layers and the KV pool, of the memory that is left.

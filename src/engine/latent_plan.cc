@@ -19,12 +19,13 @@ constexpr int64_t kCapacityRows = 2 * kMostNewTokens;
 std::string crossings(const LatentPrefillShape& shape, int context_len) {
   std::string text;
   for (const int prefix : kPrefixes) {
-    if (prefix >= context_len) break;
+    if (prefix >= context_len || (prefix > 0 && !shape.expands_prefixes)) break;
     const std::optional<int> first = first_expanded(shape, prefix, kMostNewTokens);
     text += text.empty() ? "" : ", ";
     text += first ? fmt::format("from {} new tokens", *first) : "never";
     if (prefix > 0) text += fmt::format(" behind {} cached", prefix);
   }
+  if (!shape.expands_prefixes) text += ", never behind cached ones (--disable-chunked-prefix-cache)";
   return text;
 }
 
@@ -35,14 +36,15 @@ LatentFormShape latent_form_shape(const ModelConfig& config, KvFormat format) {
   return {config.num_q_heads, latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.v_dim, format};
 }
 
-void plan_latent_forms(const ModelConfig& config, const ServeTarget& target, ServePlan& plan) {
+void plan_latent_forms(const ServerArgs& args, const ModelConfig& config, const ServeTarget& target, ServePlan& plan) {
   const LatentConfig& latent = *config.latent;
   LatentPrefillShape shape = {.num_heads = config.num_q_heads,
                               .rank = latent.kv_rank,
                               .nope_dim = latent.nope_dim,
                               .rope_dim = latent.rope_dim,
                               .v_dim = latent.v_dim,
-                              .capacity_rows = kCapacityRows};
+                              .capacity_rows = kCapacityRows,
+                              .expands_prefixes = !args.disable_chunked_prefix_cache};
   Resolved& attention = plan.attention;
   const std::string what = "prompts of latent attention: ";
   const bool kernels = target.hardware.arch == DeviceArch::sm_90 && has_expanded_kernels(shape) &&

@@ -13,6 +13,6 @@ LatentFormShape latent_form_shape(const ModelConfig& config, KvFormat format);
 // After attention is chosen: fills plan.latent_forms from the tuning table that there is for the device
 // (--attention-tuning-file, else the program's own), and says in plan.attention.reasons where the forms cross. For
 // models with config.latent.
-void plan_latent_forms(const ModelConfig& config, const ServeTarget& target, ServePlan& plan);
+void plan_latent_forms(const ServerArgs& args, const ModelConfig& config, const ServeTarget& target, ServePlan& plan);
 
 }  // namespace warpweave

@@ -8,8 +8,11 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/testing/temporary_folder.h"
+#include "engine/start_device.h"
 #include "engine/testing/asking.h"
 #include "engine/testing/serving_device.h"
+#include "model/layers/latent_prefill_plan.h"
 #include "model/testing/shared_model.h"
 
 namespace warpweave {
@@ -59,25 +62,49 @@ INSTANTIATE_TEST_SUITE_P(Families, LatentServing, testing::Values("deepseek-v2-g
                          });
 
 #ifdef WW_TEST_ON_GPU
-// The log-probabilities of a prompt's tokens.
-std::vector<float> prompt_logprobs(ServedModel& served, const Ids& prompt) {
-  GenerateRequest request = greedy_request("prompt", prompt, 1);
-  request.return_logprob = true;
-  request.logprob_start_len = 0;
+// The log-probabilities of prompts' tokens from `start` on, of one prompt after the other, asked for all at once.
+std::vector<float> prompt_logprobs(ServedModel& served, const std::vector<Ids>& prompts, int start) {
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<float> out;
-  bool finished = false;
-  const Status status = served.engine->submit(request, [&](const OutputDelta& delta) {
-    std::lock_guard lock(mutex);
-    for (const PositionLogprobs& position : delta.input_logprobs) out.push_back(position.chosen.logprob);
-    finished |= delta.finish.has_value();
-    changed.notify_all();
-  });
-  EXPECT_TRUE(status.ok()) << status.message();
+  std::vector<std::vector<float>> parts(prompts.size());
+  size_t finished = 0;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    GenerateRequest request = greedy_request("prompt " + std::to_string(i), prompts[i], 1);
+    request.return_logprob = true;
+    request.logprob_start_len = start;
+    const Status status = served.engine->submit(request, [&, i](const OutputDelta& delta) {
+      std::lock_guard lock(mutex);
+      for (const PositionLogprobs& position : delta.input_logprobs) parts[i].push_back(position.chosen.logprob);
+      finished += delta.finish.has_value();
+      changed.notify_all();
+    });
+    EXPECT_TRUE(status.ok()) << status.message();
+  }
   std::unique_lock lock(mutex);
-  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return finished; }));
+  EXPECT_TRUE(changed.wait_for(lock, std::chrono::seconds(60), [&] { return finished == prompts.size(); }));
+  std::vector<float> out;
+  for (const std::vector<float>& part : parts) out.insert(out.end(), part.begin(), part.end());
   return out;
+}
+std::vector<float> prompt_logprobs(ServedModel& served, const Ids& prompt) {
+  return prompt_logprobs(served, std::vector<Ids>{prompt}, 0);
+}
+
+// A file of times by which prompts of tale-mla expand whatever is cached; by counting they would not behind a prefix.
+std::string always_expanded(const TemporaryFolder& folder, KvFormat format) {
+  TuningTable table(resolve_device("cuda").value()->facts.name, "2026-11-30");
+  for (const int new_tokens : {2, 4096}) {
+    for (const int prefix : {0, 4096}) {
+      table.add(LatentFormPoint{.shape = {4, 512, 128, 64, 128, format},
+                                .new_tokens = new_tokens,
+                                .prefix = prefix,
+                                .absorbed_us = 1000,
+                                .expanded_us = 1});
+    }
+  }
+  const std::string path = folder.path() / (std::string(kv_format_name(format)) + ".json");
+  std::ofstream(path) << table.to_json();
+  return path;
 }
 
 // The token before the first has no probability.
@@ -260,7 +287,7 @@ TEST_F(LatentNames, ServeLongPromptsAlike) {
   for (const char* name : {"fa3", "fa4", "flashmla", "cutlass_mla", "trtllm_mla", "flashinfer", "triton",
                            "flex_attention", "torch_native"}) {
     for (const Pool& pool : {Pool{"auto", 0.05}, {"fp8_e4m3", 0.25}, {"fp8_ds_mla", 0.15}, {"fp4_e2m1", 0.35}}) {
-      for (const int chunk : {-1, 512}) {  // behind a prefix: chunks of it are merged
+      for (const int chunk : {-1, 512}) {
         ServerArgs own = args;
         own.dtype = "bfloat16";
         own.attention_backend = name;
@@ -270,6 +297,52 @@ TEST_F(LatentNames, ServeLongPromptsAlike) {
         EXPECT_LT(mean_difference(prompt_logprobs(served, prompt), wanted), pool.bound)
             << name << " " << pool.format << " " << chunk;
       }
+    }
+  }
+}
+
+// K and V of a cached prefix are made anew in as many pieces as memory for them asks for, and the pieces' results
+// merged; or its latent rows are read as they are.
+TEST_F(LatentNames, CachedPrefixesAreMergedFromPieces) {
+  constexpr int kCached = 1400, kOwn = 30, kRequests = 16, kStepTokens = 512;
+  std::vector<Ids> prompts(kRequests, Ids(prompt.begin(), prompt.begin() + kCached));
+  std::vector<int32_t> q_indptr = {0};
+  for (int i = 0; i < kRequests; ++i) {
+    for (int j = 0; j < kOwn; ++j) prompts[i].push_back(prompt[(i * 37 + j * 5) % kCached]);
+    q_indptr.push_back((i + 1) * kOwn);
+  }
+  const LatentPrefillShape shape = {.num_heads = 4, .rank = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128, .capacity_rows = kStepTokens + 8192, .form = LatentForm::expanded};
+  EXPECT_GE(plan_latent_prefill(shape, q_indptr, std::vector<int32_t>(kRequests, kCached + kOwn)).num_chunks, 3);
+  ServerArgs args;
+  args.device = "cuda";
+  args.max_total_tokens = 32768;
+  args.max_running_requests = kRequests;
+  args.chunked_prefill_size = kStepTokens;
+  ServerArgs exact_args = args;
+  exact_args.dtype = "float32";
+  exact_args.attention_backend = "torch_native";
+  ServedModel exact = serve(exact_args, path);
+  const std::vector<float> wanted = prompt_logprobs(exact, prompts, kCached);
+  const TemporaryFolder folder;
+  struct Pool {
+    const char *name, *format;
+    KvFormat cached;
+    int page_size;
+    double bound;
+  };
+  for (const Pool& pool : {Pool{"fa3", "auto", KvFormat::bf16, 64, 0.05}, {"flashinfer", "fp8_e4m3", KvFormat::fp8_e4m3, 1, 0.25}, {"flashmla", "fp8_ds_mla", KvFormat::fp8_ds_mla, 16, 0.15}, {"cutlass_mla", "fp4_e2m1", KvFormat::fp4_mla, 128, 0.35}}) {
+    for (const bool left_latent : {false, true}) {
+      ServerArgs own = args;
+      own.dtype = "bfloat16";
+      own.attention_backend = pool.name;
+      own.kv_cache_dtype = pool.format;
+      own.page_size = pool.page_size;
+      own.attention_tuning_file = always_expanded(folder, pool.cached);
+      own.disable_chunked_prefix_cache = left_latent;
+      ServedModel served = serve(own, path);
+      ask(served, {Ids(prompt.begin(), prompt.begin() + kCached)}, 1);  // leaves its prefix in the cache
+      EXPECT_LT(mean_difference(prompt_logprobs(served, prompts, kCached), wanted), pool.bound)
+          << pool.name << " " << pool.format << " " << left_latent;
     }
   }
 }

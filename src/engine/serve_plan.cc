@@ -307,7 +307,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
                                                                 check_layers(proposed, target).ok();
                                                        }));
   WW_RETURN_IF_ERROR(check_layers(plan.attention, target));
-  if (model.config.latent) plan_latent_forms(model.config, target, plan);
+  if (model.config.latent) plan_latent_forms(args, model.config, target, plan);
   WW_RETURN_IF_ERROR(check_draft_tokens(args, plan.attention.speculation, model.config));
   WW_ASSIGN_OR_RETURN(plan.modifiers, attention_modifiers(args, plan.attention));
   plan.scheduler = scheduler_config(args, plan.attention.page_size, plan.context_len, model.eos_token_ids, gpu);

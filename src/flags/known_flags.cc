@@ -41,7 +41,6 @@ constexpr KnownFlag kKnownFlags[] = {
     {"--deepep-mode", "one device serves all experts; leave it out", "", false},
     {"--default-priority-value", "use --schedule-policy priority", "", false},
     {"--delete-ckpt-after-loading", "weights are read from --model-path alone", "", true},
-    {"--disable-chunked-prefix-cache", "leave it out", "", true},
     {"--disable-cuda-graph-padding", "name every batch size in --cuda-graph-bs, or give --disable-cuda-graph", "", true},
     {"--disable-custom-all-reduce", "one device, no all-reduce", "on", true},
     {"--disable-fast-image-processor", "only text is served", "", true},

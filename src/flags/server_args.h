@@ -82,6 +82,7 @@ struct ServerArgs {
   std::optional<int> page_size;              // tokens
   std::string prefix_match = "token";        // token, page
   bool disable_radix_cache = false;
+  bool disable_chunked_prefix_cache = false;  // of latent attention
   bool disable_hybrid_swa_memory = false;
   std::optional<double> swa_full_tokens_ratio;  // in (0, 1]
   std::string radix_eviction_policy = "lru";

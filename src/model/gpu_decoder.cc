@@ -98,7 +98,7 @@ Status GpuDecoder::reserve(const GpuDecoderLimits& limits) {
   x_.reserve(residual, workspace_);
   if (spec_.latent.num_heads > 0) {
     WW_RETURN_IF_ERROR(latent_workspace_.reserve(spec_.latent, dtype_, tokens, kept_rows, workspace_));
-    latent_workspace_.prefill->decide_by(limits.latent_forms);
+    latent_workspace_.prefill->decide_by(limits.latent_forms, limits.expands_latent_prefixes);
     if (limits.batch_invariant) latent_workspace_.keep_bits();
   } else {
     attention_workspace_.reserve(spec_.attention, dtype_, tokens, kept_rows, workspace_);

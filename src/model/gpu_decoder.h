@@ -52,6 +52,7 @@ struct GpuDecoderLimits {
   DType state_dtype = DType::f32;
   // Measured times that choose the form of latent prompts; empty: the one with fewer multiplications.
   LatentFormTimes latent_forms = {};
+  bool expands_latent_prefixes = true;  // false: latent prompts behind a cached prefix are absorbed
 };
 
 // What one forward reads and writes.

@@ -80,6 +80,7 @@ LatentPrefillShape GpuLatentPrefill::shape() const {
           .page_tokens = cuda::kExpandedPageTokens,
           .capacity_rows = capacity_rows_,
           .form = form_,
+          .expands_prefixes = expands_prefixes_,
           .measured = &measured_};
 }
 

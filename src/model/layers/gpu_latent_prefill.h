@@ -26,8 +26,11 @@ class GpuLatentPrefill {
   // nothing expands.
   Status reserve(const LatentSpec& spec, DType dtype, int64_t tokens, GpuWorkspace& workspace);
 
-  // By what prompts' forms are chosen, from now on.
-  void decide_by(LatentFormTimes measured) { measured_ = std::move(measured); }
+  // By what prompts' forms are chosen, from now on, and whether those behind a cached prefix may expand.
+  void decide_by(LatentFormTimes measured, bool expands_prefixes) {
+    measured_ = std::move(measured);
+    expands_prefixes_ = expands_prefixes;
+  }
   // From now on, whatever it costs: for measurements, and where rows' bits must not depend on the step.
   void take(LatentForm form) { form_ = form; }
   bool can_expand() const { return capacity_rows_ > 0; }
@@ -68,6 +71,7 @@ class GpuLatentPrefill {
   float* lse_[2] = {};          // [tokens, heads] of the sum so far, and of the chunk
   LatentFormTimes measured_;
   LatentForm form_ = LatentForm::by_cost;
+  bool expands_prefixes_ = true;
   // Of this forward.
   LatentPrefillPlan plan_;
   Layout layout_;

@@ -83,6 +83,7 @@ LatentPrefillPlan plan_latent_prefill(const LatentPrefillShape& shape, std::span
     plan.fresh_rows += pages_of(q_len, shape) * shape.page_tokens;
   }
   if (prompts.tokens == 0 || plan.fresh_rows > shape.capacity_rows || shape.form == LatentForm::absorbed) return plan;
+  if (prompts.prefixed > 0 && !shape.expands_prefixes) return plan;
   if (!cut_prefixes(shape, prompts, plan)) return plan;
   if (shape.form == LatentForm::expanded) {
     plan.expands = true;

@@ -23,6 +23,7 @@ struct LatentPrefillShape {
   int page_tokens = 128;        // every request's tokens begin with a page
   int64_t capacity_rows = 0;    // of expanded tokens at a time
   LatentForm form = LatentForm::by_cost;
+  bool expands_prefixes = true;               // false: a step with a prompt behind a cached prefix is absorbed
   const LatentFormTimes* measured = nullptr;  // null or empty: nothing was
 };
 

@@ -127,6 +127,18 @@ TEST(LatentPrefillPlan, AFormMayBeAskedFor) {
   EXPECT_FALSE(plan_latent_prefill(shape, long_indptr, kv_lens).expands);
 }
 
+// --disable-chunked-prefix-cache
+TEST(LatentPrefillPlan, PrefixesMayBeLeftAsTheyLie) {
+  LatentPrefillShape shape = {.rank = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128, .capacity_rows = 1 << 20};
+  shape.expands_prefixes = false;
+  const int32_t q_indptr[] = {0, 4096, 8192}, fresh[] = {4096, 4096}, behind_one[] = {4096, 4097};
+  EXPECT_TRUE(plan_latent_prefill(shape, q_indptr, fresh).expands);
+  EXPECT_FALSE(plan_latent_prefill(shape, q_indptr, behind_one).expands);
+  shape.form = LatentForm::expanded;
+  EXPECT_FALSE(plan_latent_prefill(shape, q_indptr, behind_one).expands);
+  EXPECT_EQ(first_expanded(shape, 1, 8192), std::nullopt);
+}
+
 TEST(LatentPrefillPlan, SinglesAreARangeOfRows) {
   LatentPrefillPlan plan = plan_of({{1000, 1000}, {1, 50}, {1, 7}, {1, 90}});
   EXPECT_EQ(plan.singles_begin, 1000);
