@@ -21,11 +21,6 @@ class FusedInverse : HalfBlocks {
       : HalfBlocks(static_cast<u32>(thread) / 32, static_cast<u32>(thread) % 32), s_(scratch), a_(ptx::smem_address(scratch.a) + lane_place()),
         t_(ptx::smem_address(scratch.t) + lane_place()) {}
 
-  // Before the first chunk: this warp's block of T on the diagonal, of which the upper right stays as it is. What the lower left has of
-  // the chunk before is multiplied by zeros.
-  WW_DEVICE void clear() const {
-    store_shared_16(ptx::smem_address(s_.t) + warp_ * (warp_ + 3) / 2 * FusedScratch::kBlock + 16 * lane_, {0, 0, 0, 0});
-  }
   // Elements of A: two neighbours in a block of 8 on the diagonal (n: 0 or 1 of this warp); a block of 16 before it.
   WW_DEVICE void put_near(int n, float2 pair) { *reinterpret_cast<float2*>(&s_.diagonal[2 * warp_ + n][row_][column_]) = pair; }
   WW_DEVICE void put_far(int block, const u32 (&w)[4]) { ptx::stmatrix_x4(of_a(warp_, block), w); }
@@ -38,13 +33,13 @@ class FusedInverse : HalfBlocks {
     __syncwarp();
     invert_eights(beta);
     __syncwarp();
-    u32 a[4], b[4];
-    ptx::ldmatrix_x4(a, of_t(warp_, warp_));
-    ptx::ldmatrix_x4_trans(b, of_t(warp_, warp_));
+    u32 a[4];
+    ptx::ldmatrix_x4_trans(a, of_t(warp_, warp_));  // where each block of 8 stands transposed
+    a[1] = a[2] = 0;
     float y[4] = {}, corner[4] = {};
     Half::mma(y, a, 0, ptx::movmatrix_trans(Half::pack(lower.x, lower.y)));
     const u32 of_lower[4] = {0, Half::pack(y[2], y[3]), 0, 0};
-    Half::mma(corner, of_lower, b[0], b[1]);
+    Half::mma(corner, of_lower, ptx::movmatrix_trans(a[0]), 0);
     a[1] = Half::pack(corner[2], corner[3]);
     ptx::stmatrix_x4(of_t(warp_, warp_), a);
     u32 w[4];
@@ -110,11 +105,10 @@ class FusedInverse : HalfBlocks {
       x[i] = even + odd;
     }
     if (lane_ >= 16) return;
-    unsigned char* const to = s_.t + warp_ * (warp_ + 3) / 2 * FusedScratch::kBlock + block * 256 + 2 * column;
+    u32 w[4];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      *reinterpret_cast<unsigned short*>(to + 32 * i + 16 * (block ^ i / 4)) = static_cast<unsigned short>(Half::pack(x[i], 0));
-    }
+    for (int i = 0; i < 4; ++i) w[i] = Half::pack(x[2 * i], x[2 * i + 1]);
+    store_shared_16(ptx::smem_address(s_.t) + warp_ * (warp_ + 3) / 2 * FusedScratch::kBlock + 32 * lane_ + 16 * (block ^ lane_ / 4 % 2), w);
   }
   // A block of 16 x 16 to where it is read: rows from `row`, columns 16 n ..
   WW_DEVICE void put_tile(u32 tile, int row, int n, const u32 (&w)[4]) const {
@@ -155,7 +149,6 @@ class FusedPrepare {
     typename FusedBlock<C>::Stages at;
     typename FusedBlock<C>::Slots to;
     clear_above();
-    Inverse(b_.scratch(), thread_).clear();
     for (; b_.more(); b_.next()) {
       if (!b_.padded()) prepare_all(at, to);
     }
@@ -251,7 +244,8 @@ class FusedPrepare {
     inverse.merge_thirty_twos(slot);
   }
   // What this warp's rows of A are multiplied by: in the diagonal's block of 16, of its first eight columns in both rows of this thread
-  // and of its last eight in the second one; in earlier blocks, of rows and of columns.
+  // and of its last eight in the second one; in earlier blocks, of rows and of columns. Above the diagonal exponents are positive; what
+  // comes of them is not used.
   struct OfA {
     float2 first[2], last;
     float far[2];
@@ -263,7 +257,7 @@ class FusedPrepare {
       const float g = load_float(rows + 32 * row + offsetof(FusedTokens, log2_decay)), by = load_float(rows + 32 * row + norms);
       const float2 sum = load_pair(columns + 32 * half + offsetof(FusedTokens, log2_decay));
       const float2 norm = load_pair(columns + 32 * half + offsetof(FusedTokens, k_norm));
-      return make_float2(by * norm.x * ptx::exp2_approx(fminf(g - sum.x, 0)), by * norm.y * ptx::exp2_approx(fminf(g - sum.y, 0)));
+      return make_float2(by * norm.x * ptx::exp2_approx(g - sum.x), by * norm.y * ptx::exp2_approx(g - sum.y));
     };
     f.first[0] = of(0, 0, offsetof(FusedTokens, near_a)), f.last = of(1, 1, offsetof(FusedTokens, near_a));
     f.first[1] = of(1, 0, offsetof(FusedTokens, k_norm));
@@ -313,7 +307,7 @@ class FusedPrepare {
       const float sum = load_float(rows + 32 * row + offsetof(FusedTokens, log2_decay)), norm = load_float(rows + 32 * row + offsetof(FusedTokens, k_norm));
       const float2 later = load_pair(columns + 32 * half + offsetof(FusedTokens, log2_decay));
       const float2 by = load_pair(columns + 32 * half + offsetof(FusedTokens, near_p));
-      return make_float2(by.x * norm * ptx::exp2_approx(fminf(later.x - sum, 0)), by.y * norm * ptx::exp2_approx(fminf(later.y - sum, 0)));
+      return make_float2(by.x * norm * ptx::exp2_approx(later.x - sum), by.y * norm * ptx::exp2_approx(later.y - sum));
     };
     f.first = of(0, 0), f.last[0] = of(0, 1), f.last[1] = of(1, 1);
 #pragma unroll

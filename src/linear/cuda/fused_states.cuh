@@ -150,21 +150,22 @@ class FusedStates {
       o[4 * n] *= by.x, o[4 * n + 1] *= by.y, o[4 * n + 2] *= by.x, o[4 * n + 3] *= by.y;
     }
   }
-  // Q S runs beside the making of X, and T is waited for when all is done that does not need it. That order has the fewest numbers at
-  // a time, so that no product waits for want of registers.
+  // Q S runs beside the making of X, P V' beside that of the state's update, and T is waited for when all is done that does not need it.
+  // That order has the fewest numbers at a time, so that no product waits for want of registers.
   WW_DEVICE void compute(const typename FusedBlock<C>::Stages& at, const typename FusedBlock<C>::Slots& from) {
     static_assert(C::kSlots == 2);
     const u32 k = b_.stage(at.entry), t = b_.slot(from.entry), all = b_.factors(at.entry), factors = all + 4 * column_;
     float o[32], change[32];
     u32 x[4][4], update[4][4];
     ptx::mbarrier_wait(b_.full(at.entry), at.round & 1);
+    ptx::mbarrier_wait(b_.known(at.entry), at.round & 1);
     {
       float ks[32];
       start_state(ks, k);
       turn(from.entry ^ 1);
+      decay_state(all);
       Mma::template wait<0>();
       Mma::settle(ks);
-      ptx::mbarrier_wait(b_.known(at.entry), at.round & 1);
       ptx::mbarrier_wait(b_.v_full(from.entry), from.round & 1);
       start_state(o, k + C::kQ);
       subtract(x, ks, b_.v(from.entry) + group_ * kBlockBytes, factors);
@@ -176,30 +177,30 @@ class FusedStates {
     Mma::begin();
     Mma::template by_rows<false>(change, x, t);
     Mma::commit();
-    decay_state(all);
     scale_outputs(o, factors);
     Mma::template wait<0>();
     Mma::settle(change);
-    round_columns(update, change, factors + offsetof(FusedTokens, update));
     round_columns(x, change);
-    Mma::settle(s_);
     Mma::settle(o);
-    Mma::settle(update);
     Mma::settle(x);
+    Mma::begin();
+    Mma::template by_rows<true>(o, x, t + kBlockBytes);
+    Mma::commit();
+    round_columns(update, change, factors + offsetof(FusedTokens, update));
+    Mma::settle(s_);
+    Mma::settle(update);
     Mma::begin();
     Mma::template by_columns<C::kDim>(s_, update, k);
     Mma::commit();
-    Mma::template by_rows<true>(o, x, t + kBlockBytes);
-    Mma::commit();
     Mma::template wait<1>();
-    Mma::settle(s_);
-    b_.arrive(b_.empty(at.entry));
-    round_state();
-    Mma::template wait<0>();
     Mma::settle(o);
     b_.arrive(b_.slot_empty(from.entry));
 #pragma unroll
     for (int i = 0; i < 16; ++i) out_[i] = E::pack(o[2 * i], o[2 * i + 1]);
+    Mma::template wait<0>();
+    Mma::settle(s_);
+    b_.arrive(b_.empty(at.entry));
+    round_state();
   }
 
   // Leaves outputs of the chunk before, turned round, where its v was, of which this warp alone has read what it writes.
