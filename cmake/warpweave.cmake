@@ -41,6 +41,22 @@ function(ww_library NAME)
   target_link_libraries(ww_${NAME} PUBLIC ${ARG_DEPS} ${ARG_LIBS} Threads::Threads)
 endfunction()
 
+# ww_kernel_text(NAMESPACE HEADER constant:file ...): kernel files as string constants, declared in HEADER and defined in
+# kernel_text.cc of the current binary folder.
+function(ww_kernel_text NAMESPACE HEADER)
+  set(text "// Generated from the kernel files.\n#include \"${HEADER}\"\nnamespace ${NAMESPACE} {\n")
+  foreach(part ${ARGN})
+    string(REPLACE ":" ";" part "${part}")
+    list(GET part 0 name)
+    list(GET part 1 file)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${file})
+    file(READ ${file} kernel)
+    string(APPEND text "const std::string_view ${name} = R\"ww_kernel(${kernel})ww_kernel\";\n")
+  endforeach()
+  string(APPEND text "}  // namespace ${NAMESPACE}\n")
+  file(GENERATE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/kernel_text.cc CONTENT "${text}")
+endfunction()
+
 # ww_tier(a.cc -mavx2 -mfma ...): compile one kernel file for one CPU tier. Such a file includes
 # only intrinsics and plain headers: an inline function of the standard library compiled with these
 # flags could be the copy the linker keeps for everybody.

@@ -7,6 +7,7 @@ namespace warpweave::tile {
 
 extern const std::string_view kTileArgsText;
 extern const std::string_view kDialectText;
+extern const std::string_view kValuesText;
 extern const std::string_view kNumbersText;
 extern const std::string_view kRowsText;
 extern const std::string_view kLanesText;

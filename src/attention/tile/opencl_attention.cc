@@ -12,8 +12,7 @@
 #include "attention/tile/tile_call.h"
 #include "base/log.h"
 #include "base/threads.h"
-#include "device/opencl/opencl_device.h"
-#include "device/opencl/opencl_program.h"
+#include "device/opencl/shared_device.h"
 
 namespace warpweave::tile {
 namespace {
@@ -22,7 +21,6 @@ constexpr int kManyRows = 1 << 20;
 
 struct BuiltTile {
   TileSpec spec;
-  std::unique_ptr<opencl::Program> program;
   cl_kernel attend = nullptr;
   cl_kernel merge_splits = nullptr;
 };
@@ -40,59 +38,53 @@ TileDevice tile_device(const opencl::DeviceInfo& info, const OpenClOptions& opti
   return device;
 }
 
-// The device and its programs, shared by the backends of this process that use as many threads.
+// The kernels of one tile on a device.
+Result<BuiltTile> build_tile(opencl::SharedDevice& shared, const TileShape& shape, const TileSpec& spec) {
+  std::string flags = "-cl-std=CL1.2";
+  for (const std::string& define : tile_defines(spec)) flags += " -D" + define;
+  BuiltTile built;
+  built.spec = spec;
+  WW_ASSIGN_OR_RETURN(auto* const program, shared.program({tile_source(spec.lanes), flags}));
+  WW_ASSIGN_OR_RETURN(built.attend, program->kernel("attend"));
+  WW_ASSIGN_OR_RETURN(built.merge_splits, program->kernel("merge_splits"));
+  LOG_INFO("OpenCL kernels for head dim {}, {} KV, tiles of {} rows: {} in {:.2f} s", shape.head_dim,
+           kv_format_name(shape.kv_format), spec.tile_m, program->from_cache() ? "read from the cache" : "compiled",
+           program->build_seconds());
+  return built;
+}
+
+// The tiles of this process, by thread count of the device.
 class Runtime {
  public:
   static Result<std::shared_ptr<Runtime>> get(int threads);
 
-  opencl::Device& device() { return *device_; }
-  std::mutex& mutex() { return mutex_; }
+  explicit Runtime(std::shared_ptr<opencl::SharedDevice> shared) : shared_(std::move(shared)) {}
+  opencl::Device& device() { return shared_->device(); }
+  std::mutex& mutex() { return shared_->mutex(); }
   // Call with the mutex held.
-  Result<const BuiltTile*> tile(const TileShape& shape, int rows,
-                                const OpenClOptions& options);
+  Result<const BuiltTile*> tile(const TileShape& shape, int rows, const OpenClOptions& options);
 
  private:
-  std::mutex mutex_;
-  std::unique_ptr<opencl::Device> device_;
-  ProgramCache cache_{ProgramCache::default_folder()};
+  std::shared_ptr<opencl::SharedDevice> shared_;
   std::map<std::string, BuiltTile> tiles_;  // by compiler options
 };
 
 Result<std::shared_ptr<Runtime>> Runtime::get(int threads) {
   static std::mutex mutex;
-  // Never destroyed: drivers have threads of their own, which may outlive static objects.
-  static auto& runtimes = *new std::map<int, std::shared_ptr<Runtime>>;
+  static auto& runtimes = *new std::map<int, std::shared_ptr<Runtime>>;  // never destroyed, as shared devices are
   std::lock_guard lock(mutex);
   if (const auto found = runtimes.find(threads); found != runtimes.end()) return found->second;
-  WW_ASSIGN_OR_RETURN(const std::vector<opencl::DeviceInfo> devices, opencl::devices());
-  auto runtime = std::make_shared<Runtime>();
-  WW_ASSIGN_OR_RETURN(runtime->device_, opencl::Device::open(devices.front(), threads));
-  const opencl::DeviceInfo& info = runtime->device_->info();
-  LOG_INFO("OpenCL device: {} ({}), {} compute units", info.name, info.platform,
-           info.compute_units);
-  runtimes.emplace(threads, runtime);
-  return runtime;
+  WW_ASSIGN_OR_RETURN(std::shared_ptr<opencl::SharedDevice> shared, opencl::SharedDevice::get(threads));
+  return runtimes.emplace(threads, std::make_shared<Runtime>(std::move(shared))).first->second;
 }
 
-Result<const BuiltTile*> Runtime::tile(const TileShape& shape, int rows,
-                                const OpenClOptions& options) {
-  WW_ASSIGN_OR_RETURN(const TileSpec spec,
-                      choose_tile(shape, rows, tile_device(device_->info(), options)));
-  std::string flags = "-cl-std=CL1.2";
-  for (const std::string& define : tile_defines(spec)) flags += " -D" + define;
-  if (const auto found = tiles_.find(flags); found != tiles_.end()) return &found->second;
-
-  BuiltTile built;
-  built.spec = spec;
-  WW_ASSIGN_OR_RETURN(built.program,
-                      opencl::Program::build(*device_, {tile_source(spec.lanes), flags}, cache_));
-  WW_ASSIGN_OR_RETURN(built.attend, built.program->kernel("attend"));
-  WW_ASSIGN_OR_RETURN(built.merge_splits, built.program->kernel("merge_splits"));
-  LOG_INFO("OpenCL kernels for head dim {}, {} KV, tiles of {} rows: {} in {:.2f} s",
-           shape.head_dim, kv_format_name(shape.kv_format), spec.tile_m,
-           built.program->from_cache() ? "read from the cache" : "compiled",
-           built.program->build_seconds());
-  return &tiles_.emplace(flags, std::move(built)).first->second;
+Result<const BuiltTile*> Runtime::tile(const TileShape& shape, int rows, const OpenClOptions& options) {
+  WW_ASSIGN_OR_RETURN(const TileSpec spec, choose_tile(shape, rows, tile_device(device().info(), options)));
+  std::string key;
+  for (const std::string& define : tile_defines(spec)) key += define + " ";
+  if (const auto found = tiles_.find(key); found != tiles_.end()) return &found->second;
+  WW_ASSIGN_OR_RETURN(BuiltTile built, build_tile(*shared_, shape, spec));
+  return &tiles_.emplace(key, std::move(built)).first->second;
 }
 
 class OpenClAttention : public AttentionBackend {

@@ -2,13 +2,12 @@
 // clang that knows the device. Skips, saying so, where the compiler is missing.
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <regex>
-#include <sstream>
 #include <string>
 
 #include "attention/tile/tile_spec.h"
+#include "base/testing/compiler_run.h"
 #include "base/testing/temporary_folder.h"
 
 namespace warpweave::tile {
@@ -21,39 +20,6 @@ struct Build {
   int rows;
   std::string prelude = {};  // declarations that the real compiler would bring
 };
-
-// Exit status and what was printed.
-struct Outcome {
-  int status = -1;
-  std::string text;
-};
-
-Outcome run(const std::string& command) {
-  const TemporaryFolder folder;
-  const std::string log = folder / "log";
-  Outcome outcome;
-  outcome.status = std::system((command + " >" + log + " 2>&1").c_str());
-  std::ostringstream text;
-  text << std::ifstream(log).rdbuf();
-  outcome.text = text.str();
-  return outcome;
-}
-
-std::string find_nvcc() {
-  for (const char* path : {"nvcc", "/usr/local/cuda/bin/nvcc"}) {
-    if (run(std::string(path) + " --version").status == 0) return path;
-  }
-  return {};
-}
-
-std::string find_clang(const std::string& arch) {
-  for (const char* name : {"clang-19", "clang-18", "clang-17", "clang-16", "clang-15", "clang"}) {
-    const std::string probe = std::string("echo | ") + name + " -x hip -nogpuinc -nogpulib " +
-                              "--offload-arch=" + arch + " --cuda-device-only -S -o /dev/null -";
-    if (run(probe).status == 0) return name;
-  }
-  return {};
-}
 
 TileShape shape(int dim, KvFormat format, DType dtype) {
   TileShape shape;
@@ -75,7 +41,7 @@ void expect_compiles(const Build& build, const std::string& suffix, const std::s
   std::ofstream(file) << build.prelude << tile_source(spec->lanes);
   std::string options;
   for (const std::string& define : tile_defines(*spec)) options += " -D" + define;
-  const Outcome outcome = run(command + options + " -o " + file + ".out " + file);
+  const CompilerRun outcome = run_compiler(command + options + " -o " + file + ".out " + file);
   EXPECT_EQ(outcome.status, 0) << build.name << "\n" << outcome.text;
   EXPECT_FALSE(std::regex_search(outcome.text, std::regex("[1-9][0-9]* bytes spill")))
       << build.name << "\n" << outcome.text;
@@ -109,7 +75,7 @@ TEST(TileCompile, Cuda) {
 
 // Intel's matrix units, with any clang: their builtins are declared here, as Intel's driver does.
 TEST(TileCompile, IntelMatrixUnits) {
-  if (run("clang --version").status != 0) GTEST_SKIP() << "no clang here: dpas.cl is not compiled";
+  if (run_compiler("clang --version").status != 0) GTEST_SKIP() << "no clang here: dpas.cl is not compiled";
   const Build build = {"bf16 on Intel matrix units", LaneKind::dpas,
                        shape(128, KvFormat::bf16, DType::f32), 1 << 20,
                        "float8 intel_sub_group_bf16_bf16_matrix_mad_k16(short8, int8, float8);\n"
@@ -122,7 +88,7 @@ TEST(TileCompile, IntelMatrixUnits) {
 class TileCompileHip : public testing::TestWithParam<const char*> {};
 
 TEST_P(TileCompileHip, Compiles) {
-  const std::string arch = GetParam(), clang = find_clang(arch);
+  const std::string arch = GetParam(), clang = find_hip_clang(arch);
   if (clang.empty()) {
     GTEST_SKIP() << "no clang here that knows " << arch << ": the HIP dialect is not compiled for it";
   }

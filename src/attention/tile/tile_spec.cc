@@ -207,7 +207,7 @@ std::vector<std::string> tile_defines(const TileSpec& spec) {
 
 std::string tile_source(LaneKind lanes, std::string_view modifiers) {
   std::string text;
-  for (std::string_view part : {kTileArgsText, kDialectText, kNumbersText, kRowsText}) text += part;
+  for (std::string_view part : {kTileArgsText, kDialectText, kValuesText, kNumbersText, kRowsText}) text += part;
   if (lanes == LaneKind::mma) {
     text += kMmaText;
   } else {

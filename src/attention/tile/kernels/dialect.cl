@@ -26,6 +26,7 @@ typedef uint u32;
 #define AS_U32(x) as_uint(x)
 #define FMA(a, b, c) fma((a), (b), (c))
 #define LOG2(x) log2(x)
+#define SQRT(x) sqrt(x)
 #define ADDRESS(type, address) ((__global type*)(address))
 #else
 typedef unsigned char u8;
@@ -52,6 +53,7 @@ typedef unsigned int u32;
 #define AS_U32(x) __builtin_bit_cast(u32, (float)(x))
 #define FMA(a, b, c) __builtin_fmaf((a), (b), (c))
 #define LOG2(x) __builtin_log2f(x)
+#define SQRT(x) __builtin_sqrtf(x)
 #define BARRIER()                                                  \
   do {                                                             \
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");         \
@@ -72,6 +74,7 @@ typedef unsigned int u32;
 #define AS_U32(x) __float_as_uint(x)
 #define FMA(a, b, c) __fmaf_rn((a), (b), (c))
 #define LOG2(x) log2f(x)
+#define SQRT(x) __fsqrt_rn(x)
 #define BARRIER() __syncthreads()
 #define WARP_BARRIER() __syncwarp()
 #define SHUFFLE_XOR(x, mask) __shfl_xor_sync(0xffffffffu, (x), (mask))
@@ -121,6 +124,7 @@ typedef u32 vu;
 #define FIRST_LANE(x) (x)
 #define LOAD_LANES(p) ((p)[LANE_IDS])
 #define STORE_LANES(p, x) ((p)[LANE_IDS] = (x))
+#define LOAD_GLOBAL_LANES(p) LOAD_LANES(p)
 #define STORE_GLOBAL_LANES(p, x) STORE_LANES(p, x)
 #endif
 
@@ -169,7 +173,9 @@ typedef u32 vu;
 
 #define PARTIAL_STRIDE ROUND_UP(DV, 32)
 
-#if defined(__OPENCL_C_VERSION__)
+#if defined(WW_HOST_LANES)
+// A test on the host (linear/tile/tile_host_test.cc), which says what kernels and lanes are.
+#elif defined(__OPENCL_C_VERSION__)
 #if defined(WW_INTEL_SHUFFLE)
 #define WORK_GROUP_SIZE                                     \
   __attribute__((reqd_work_group_size(THREADS, 1, 1)))      \
