@@ -40,6 +40,9 @@ struct Variant {
   }
 };
 
+// Variant::via of the tile kernels on a CPU, which run through its OpenCL driver.
+std::string opencl_name();
+
 std::vector<Variant> host_variants();
 // Those of every device of this machine.
 std::vector<Variant> all_variants();

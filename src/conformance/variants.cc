@@ -5,15 +5,11 @@
 #include "device/opencl/platform_name.h"
 
 namespace warpweave::conformance {
-namespace {
 
-// The tile kernels on a CPU run through its OpenCL driver.
 std::string opencl_name() {
   const std::string platform = opencl::platform_name();
   return platform.empty() ? "OpenCL" : "OpenCL, " + platform;
 }
-
-}  // namespace
 
 std::vector<Variant> host_variants() {
   const HardwareFacts cpu = cpu_hardware_facts();

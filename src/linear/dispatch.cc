@@ -36,7 +36,10 @@ Result<const LinearAttnBackend*> choose(const std::string& name, const Wanted& w
                                         std::vector<std::string>& reasons) {
   std::string broken = "is not built into this program", others;
   for (const LinearAttnBackend& backend : backends) {
-    const std::string missing = lacks(*backend.caps, wanted);
+    std::string missing = lacks(*backend.caps, wanted);
+    if (missing.empty() && backend.name == name && backend.probe != nullptr) {
+      if (const Status status = backend.probe(); !status.ok()) missing = "cannot run here: " + status.message();
+    }
     if (missing.empty() && backend.name == name) {
       reasons.push_back(fmt::format("{} {}: {} -> kernels {}", linear_attn_kind_name(wanted.kind), wanted.call, name,
                                     backend.caps->name));
@@ -85,6 +88,13 @@ Result<LinearAttnDispatcher> LinearAttnDispatcher::create(LinearAttnKind kind, c
   if (choice.verify != nullptr) dispatcher.verify_ = make(*choice.verify);
   dispatcher.reasons_ = std::move(choice.reasons);
   return dispatcher;
+}
+
+Status LinearAttnDispatcher::prepare(const LinearAttnShape& shape) {
+  for (auto* kernel : {decode_.get(), extend_.get(), verify_.get()}) {
+    if (kernel != nullptr) WW_RETURN_IF_ERROR(kernel->prepare(shape));
+  }
+  return {};
 }
 
 size_t LinearAttnDispatcher::workspace_bytes(const LinearAttnShape& shape, const LinearAttnLimits& limits) const {

@@ -21,6 +21,7 @@ struct LinearAttnBackend {
   std::string_view name;
   const LinearAttnKernelCaps* caps = nullptr;
   std::function<std::unique_ptr<LinearAttnKernelBase>()> create;
+  Status (*probe)() = nullptr;  // what this machine lacks to run it, in words; null: nothing
 };
 
 // As resolved; `verify` is empty without speculation.
@@ -48,6 +49,9 @@ class LinearAttnDispatcher {
  public:
   static Result<LinearAttnDispatcher> create(LinearAttnKind kind, const LinearAttnNames& names, DType state_dtype,
                                              std::span<const LinearAttnBackend> backends);
+
+  // Compiles what the calls of this shape need, where kernels are compiled at run time; why that fails.
+  Status prepare(const LinearAttnShape& shape);
 
   // Enough for every call that it dispatches.
   size_t workspace_bytes(const LinearAttnShape& shape, const LinearAttnLimits& limits) const;

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "linear/cpu/cpu_linear_attn.h"
+#include "linear/host_backends.h"
 
 namespace warpweave {
 namespace {
@@ -86,11 +86,25 @@ TEST(LinearAttnDispatch, NamesOfOneFamilyShareItsKernels) {
   EXPECT_EQ(g_made, 0) << "nothing is made before all is chosen";
 }
 
+TEST(LinearAttnDispatch, WhatTheMachineLacksIsSaid) {
+  const LinearAttnBackend backends[] = {
+      {"cpu", &kWhole, make_none},
+      {"triton", &kWhole, make_none, [] { return Status::unsupported("no OpenCL driver; install one"); }}};
+  const auto refused = choose_linear_attn(LinearAttnKind::gdn, {"cpu", "triton", ""}, DType::f32, backends);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().field(), "--linear-attn-decode-backend");
+  EXPECT_NE(refused.status().message().find("cannot run here: no OpenCL driver; install one"), std::string::npos)
+      << refused.status().message();
+  EXPECT_TRUE(choose_linear_attn(LinearAttnKind::gdn, {"cpu", "cpu", ""}, DType::f32, backends).ok());
+}
+
 TEST(LinearAttnDispatch, CpuNamesHaveEveryCall) {
   ThreadTeam team(1);
-  const std::vector<LinearAttnBackend> backends = cpu_linear_attn_backends(team);
+  const std::vector<LinearAttnBackend> backends = host_linear_attn_backends(team);
   for (LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
-    for (const char* name : {"triton", "cpu"}) {
+    for (const LinearAttnBackend& backend : backends) {
+      if (backend.probe != nullptr && !backend.probe().ok()) continue;
+      const std::string name(backend.name);
       const auto dispatcher = LinearAttnDispatcher::create(kind, {name, name, name, true}, DType::bf16, backends);
       ASSERT_TRUE(dispatcher.ok()) << dispatcher.status().message();
       EXPECT_GT(dispatcher->workspace_bytes({kind, 2, 4, 128, 128}, {.max_requests = 1, .max_tokens = 1, .conv_width = 4}), 0u);

@@ -199,6 +199,9 @@ class LinearAttnKernelBase {
 
   virtual const LinearAttnKernelCaps& caps() const = 0;
 
+  // Compiles the kernels of a shape before its first call, where they are compiled at run time.
+  virtual Status prepare(const LinearAttnShape&) { return {}; }
+
   // Bytes of workspace that every call within the limits needs; 0 is possible.
   virtual size_t workspace_bytes(const LinearAttnShape& shape, const LinearAttnLimits& limits) const = 0;
 

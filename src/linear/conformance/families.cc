@@ -10,6 +10,7 @@
 #include "linear/conformance/cuda_families.h"
 #include "linear/cpu/cpu_linear_attn.h"
 #include "linear/cuda/testing/slack.h"
+#include "linear/host_backends.h"
 #include "linear/testing/suite.h"
 
 namespace warpweave::testing_linear {
@@ -44,6 +45,15 @@ std::vector<LinearFamily> linear_families(ThreadTeam& team) {
     families.push_back({names_of(*on_cpu.front().caps, on_cpu, cpu_hardware_facts(), "cpu", cpu_tier_name(tier)),
                         [&team, tier](bool) { return make_cpu_linear_attn(team, tier); },
                         [](const LinearAttnCase&) { return SuiteOptions{}.slack; }});
+  }
+  // What runs through a driver, where there is one.
+  const std::vector<LinearAttnBackend> on_host = host_linear_attn_backends(team);
+  for (const LinearAttnBackend& backend : on_host) {
+    if (backend.probe == nullptr || !backend.probe().ok()) continue;
+    families.push_back({names_of(*backend.caps, on_host, cpu_hardware_facts(), "cpu", "opencl"),
+                        [create = backend.create](bool) { return create(); },
+                        [](const LinearAttnCase&) { return SuiteOptions{}.slack; }});
+    for (conformance::Variant& name : families.back().names) name.via = conformance::opencl_name();
   }
 #if WARPWEAVE_CUDA
   const std::optional<CudaLinearFamilies> cuda = cuda_linear_families();
