@@ -53,7 +53,7 @@ constexpr Caps linear(std::string_view name, std::string_view summary, EnumSet<P
 
 // Steps, commits and, in f32, prompts run the same kernel under every name of a GPU.
 constexpr KernelNames kTile = {"linear_tile", "linear_step"}, kWgmma = {"linear_wgmma", "linear_step"},
-                     kOnCpu = {"linear_cpu", "linear_cpu"};
+                      kOnCpu = {"linear_cpu", "linear_cpu"}, kPortable = {"linear_portable", "linear_portable"};
 
 constexpr Caps vision(std::string_view name, std::string_view summary, EnumSet<A> archs) {
   Caps caps;
@@ -91,7 +91,8 @@ constexpr Caps kLayerCaps[] = {
            {SpecSupport::tree, kTile}),
     linear("triton", "GDN and KDA on NVIDIA and AMD GPUs", kBothPhases, kOtherCudaAndAmd, {SpecSupport::chain}),
     linear("triton", "GDN and KDA on NPUs", kBothPhases, {A::ascend_npu}, {SpecSupport::none}),
-    linear("triton", "GDN and KDA on CPUs, the kernels of cpu", kBothPhases, kCpuArchs, {SpecSupport::tree, kOnCpu}),
+    linear("triton", "GDN and KDA on CPUs: portable tile source, through OpenCL", kBothPhases, kCpuArchs,
+           {SpecSupport::tree, kPortable}),
     linear("cpu", "GDN and KDA on CPUs: AVX-512, AVX2, portable", kBothPhases, kCpuArchs, {SpecSupport::tree, kOnCpu}),
     linear("flashinfer", "GDN and KDA on Hopper, the kernels of cutedsl", kBothPhases, {A::sm_90},
            {SpecSupport::tree, kWgmma}),
@@ -113,9 +114,18 @@ constexpr bool kHasCuda = true;
 #else
 constexpr bool kHasCuda = false;
 #endif
+#if defined(WARPWEAVE_OPENCL)
+constexpr bool kHasOpenCl = true;
+#else
+constexpr bool kHasOpenCl = false;
+#endif
 
 bool is_written(const Caps& caps) { return !caps.kernels.decode.empty(); }
-bool is_built(const Caps& caps) { return is_written(caps) && (kHasCuda || (caps.archs.bits & kCpuArchs.bits) != 0); }
+bool is_portable(const Caps& caps) { return caps.kernels.decode == kPortable.decode; }
+bool is_built(const Caps& caps) {
+  if (is_portable(caps)) return kHasOpenCl;
+  return is_written(caps) && (kHasCuda || (caps.archs.bits & kCpuArchs.bits) != 0);
+}
 
 }  // namespace
 

@@ -115,8 +115,10 @@ std::string linear_names_that_run(const SelectionInput& input, AttentionPhase ph
   return text.empty() ? "none" : text;
 }
 
-// The field's default, but for prompts on Hopper: there WGMMA takes them faster (docs/gpu.md).
+// The field's default, but for prompts on Hopper, where WGMMA takes them faster (docs/gpu.md), and for CPUs, which have
+// kernels of their own.
 std::string_view default_linear_backend(DeviceArch arch, AttentionPhase phase) {
+  if (kCpuArchs.has(arch)) return "cpu";
   return arch == A::sm_90 && phase == AttentionPhase::prefill ? "cutedsl" : "triton";
 }
 

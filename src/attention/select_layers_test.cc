@@ -51,12 +51,13 @@ TEST(SparseLayers, Refusals) {
   expect_refused("h200", llama(), backend_flag("nsa"), "--attention-backend", "no MHA kernels");
 }
 
-TEST(LinearLayers, DefaultIsTritonButForPromptsOnHopperAndPhasesInherit) {
-  for (const char* hardware : {"a100", "mi300x", "ascend", "cpu"}) {
+TEST(LinearLayers, DefaultIsTritonButOnCpusAndForPromptsOnHopperAndPhasesInherit) {
+  for (const char* hardware : {"a100", "mi300x", "ascend", "cpu", "xeon"}) {
+    const std::string expected = hardware == std::string("cpu") || hardware == std::string("xeon") ? "cpu" : "triton";
     const auto resolved = select(hardware, qwen_next());
     ASSERT_TRUE(resolved.ok()) << hardware << ": " << resolved.status().message();
-    EXPECT_EQ(resolved->linear.prefill, "triton") << hardware;
-    EXPECT_EQ(resolved->linear.decode, "triton") << hardware;
+    EXPECT_EQ(resolved->linear.prefill, expected) << hardware;
+    EXPECT_EQ(resolved->linear.decode, expected) << hardware;
   }
   AttentionFlags flags;
   flags.linear_attn_decode_backend = "cutedsl";
@@ -92,10 +93,11 @@ TEST(LinearLayers, EachOfTheThreeIsChosenApart) {
     const char* reason;
   };
   for (const Row& row :
-       {Row{"cpu", "", "", "", 0, "triton", "triton", "", "decode: unset -> triton, the default"},
+       {Row{"cpu", "", "", "", 0, "cpu", "cpu", "", "decode: unset -> cpu, the default; its kernels: linear_cpu"},
         {"cpu", "cpu", "", "", 0, "cpu", "cpu", "", "decode: --linear-attn-backend -> cpu, as asked"},
         {"cpu", "cpu", "triton", "", 0, "triton", "cpu", "", "prefill: --linear-attn-prefill-backend -> triton"},
-        {"cpu", "", "", "cpu", 0, "triton", "cpu", "", "decode: --linear-attn-decode-backend -> cpu"},
+        {"cpu", "", "", "triton", 0, "cpu", "triton", "",
+         "decode: --linear-attn-decode-backend -> triton, as asked; its kernels: linear_portable"},
         {"xeon", "triton", "cpu", "", 0, "cpu", "triton", "", "decode: --linear-attn-backend -> triton"},
         {"h200", "flashinfer", "", "", 0, "flashinfer", "flashinfer", "", "prefill: --linear-attn-backend"},
         {"h200", "cutedsl", "", "", 0, "cutedsl", "cutedsl", "",

@@ -48,6 +48,8 @@ constexpr FamilyText kFamilyTexts[] = {
     {"linear_step",
      "GDN and KDA token by token in f32 on NVIDIA GPUs; a step (`src/linear/cuda/decode.cuh`), all else "
      "(`recurrent.cuh`)"},
+    {"linear_portable",
+     "GDN and KDA in one source for OpenCL, CUDA and HIP: blocks of 16 tokens, steps, draft trees (`src/linear/tile`)"},
     {"linear_cpu", "GDN and KDA on CPUs: chunks, steps and draft trees, AMX to portable (`src/linear/cpu`)"},
 };
 

@@ -22,7 +22,7 @@
 #include "engine/start_device.h"
 #include "engine/state_slots.h"
 #include "engine/widest_step.h"
-#include "linear/cpu/cpu_linear_attn.h"
+#include "linear/host_backends.h"
 #include "lora/blank_adapter.h"
 #include "model/build_decoder.h"
 #include "model/kv_scales.h"
@@ -205,6 +205,15 @@ Status size_host_pool(const ServerArgs& args, double pool_bytes, size_t page_byt
 
 }  // namespace
 
+// Before the weights are loaded.
+Status check_linear_attention(const DeviceSetup& setup, ThreadTeam& team) {
+  const ModelConfig& config = setup.bundle.config;
+  if (!config.linear) return {};
+  return choose_linear_attn(linear_attn_shape(config).kind, linear_attn_names(setup.plan),
+                            state_dtype(setup.options.args), host_linear_attn_backends(team))
+      .status();
+}
+
 Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   const ServerArgs& args = setup.options.args;
   const ModelConfig& config = setup.bundle.config;
@@ -214,6 +223,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   DeviceParts parts;
   parts.team = std::make_unique<ThreadTeam>(threads);
   WW_ASSIGN_OR_RETURN(parts.attention, create_attention(setup, *parts.team));
+  WW_RETURN_IF_ERROR(check_linear_attention(setup, *parts.team));
   WW_ASSIGN_OR_RETURN(KvHeadScales kv_scales, load_kv_scales(*setup.bundle.weights, config));
   WW_ASSIGN_OR_RETURN(parts.model, build_decoder(config, std::move(setup.bundle.weights),
                                                  {.dtype = setup.plan.dtype, .max_positions = setup.plan.context_len,
@@ -234,7 +244,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   double pool_bytes = static_cast<double>(available_memory_bytes()) * share -
                       (args.mem_fraction_static ? static_cast<double>(out.weight_bytes) : 0.0);
   if (config.has_recurrent_layers()) {
-    WW_ASSIGN_OR_RETURN(const auto shape, size_states(setup, pool_bytes, cpu_linear_attn_backends(*parts.team)));
+    WW_ASSIGN_OR_RETURN(const auto shape, size_states(setup, pool_bytes, host_linear_attn_backends(*parts.team)));
     WW_ASSIGN_OR_RETURN(parts.recurrent,
                         HostRecurrent::create(config, shape, linear_attn_names(setup.plan), *parts.team));
     for (const std::string& reason : parts.recurrent->kernels.reasons()) LOG_DEBUG("{}", reason);

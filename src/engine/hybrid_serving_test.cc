@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "device/opencl/platform_name.h"
 #include "engine/state_slots.h"
 #include "engine/testing/asking.h"
 #include "engine/testing/dice_proposer.h"
@@ -41,18 +42,22 @@ struct Setting {
   bool overlap;
   bool mixed;
   const char* model = kModel;
+  const char* linear_backend = "";
 };
 void PrintTo(const Setting& s, std::ostream* out) {
-  *out << s.model << ", page " << s.page_size << (s.overlap ? "" : ", no overlap") << (s.mixed ? ", mixed chunks" : "");
+  *out << s.model << ", page " << s.page_size << (s.overlap ? "" : ", no overlap") << (s.mixed ? ", mixed chunks" : "")
+       << (*s.linear_backend != 0 ? ", " : "") << s.linear_backend;
 }
 
 class HybridServing : public testing::TestWithParam<Setting> {
  protected:
   void SetUp() override {
     if (const std::string reason = no_test_device(); !reason.empty()) GTEST_SKIP() << reason;
+    if (*GetParam().linear_backend != 0 && opencl::platform_name().empty()) GTEST_SKIP() << "no OpenCL device here";
   }
   ServerArgs args() const {
     ServerArgs args;
+    args.linear_attn_backend = GetParam().linear_backend;
     args.model_path = GetParam().model;
     args.page_size = GetParam().page_size;
     args.disable_overlap_schedule = !GetParam().overlap;
@@ -277,6 +282,12 @@ INSTANTIATE_TEST_SUITE_P(Settings, HybridServing,
                                          Setting{16, false, false, kConvolutions}, Setting{4, true, true, kLatent},
                                          Setting{16, false, false, kLatent}, Setting{4, true, true, kWindows},
                                          Setting{16, false, false, kWindows}));
+
+#ifndef WW_TEST_ON_GPU
+INSTANTIATE_TEST_SUITE_P(PortableTiles, HybridServing,
+                         testing::Values(Setting{4, true, true, kModel, "triton"}, Setting{4, true, true, kLatent, "triton"},
+                                         Setting{16, false, false, kWindows, "triton"}));
+#endif
 
 class HybridServingFlags : public testing::Test {
  protected:

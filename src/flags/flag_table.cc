@@ -269,7 +269,7 @@ std::vector<FlagSpec> attention_flags() {
       {.names = {"--linear-attn-backend"}, .group = G::attention, .target = &A::linear_attn_backend,
        .value_name = "NAME", .help = "Kernels of GDN and KDA layers: triton, cutedsl, "
                                       "flashinfer, cpu",
-       .default_text = "triton; prompts on Hopper: cutedsl"},
+       .default_text = "triton; prompts on Hopper: cutedsl; CPUs: cpu"},
       {.names = {"--linear-attn-prefill-backend"}, .group = G::attention,
        .target = &A::linear_attn_prefill_backend, .value_name = "NAME",
        .help = "Those of prefill", .default_text = "--linear-attn-backend"},

@@ -70,7 +70,7 @@ class Layer {
  public:
   explicit Layer(const Golden& golden)
       : golden_(golden), weights_(golden.weights(team_)), backends_(cpu_linear_attn_backends(team_)),
-        kernels_(LinearAttnDispatcher::create(LinearAttnKind::gdn, {"triton", "cpu", "cpu", true}, DType::f32, backends_).value()) {
+        kernels_(LinearAttnDispatcher::create(LinearAttnKind::gdn, {"cpu", "cpu", "cpu", true}, DType::f32, backends_).value()) {
     state_.resize(golden.sequences.size() * head_elements() * golden.shape.v_heads, NAN);
     conv_.resize(golden.sequences.size() * conv_elements(), NAN);
   }

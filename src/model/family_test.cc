@@ -8,6 +8,7 @@
 
 #include "attention/registry.h"
 #include "attention/select.h"
+#include "device/opencl/platform_name.h"
 #include "model/families/family.h"
 #include "model/testing/max_difference.h"
 #include "model/testing/paged_run.h"
@@ -164,6 +165,25 @@ TEST_P(FamilyTest, EveryBackendGivesTheSameLogits) {
     }
     ASSERT_EQ(all->size(), (prompt + golden.greedy.size()) * run->vocab_size());
     EXPECT_LE(max_difference(*all, golden.logits), kTolerance) << name;
+  }
+}
+
+// Linear attention by the portable tile kernels: prompts in chunks, then step by step.
+TEST(FamilyPortableTiles, HybridsMatchTransformers) {
+  if (opencl::platform_name().empty()) GTEST_SKIP() << "no OpenCL device here";
+  for (const char* name : {"qwen3-next", "qwen3_5", "kimi-linear-moe", "jet-nemotron"}) {
+    SCOPED_TRACE(name);
+    const Golden golden = read_golden(name);
+    auto run = open_or_fail(model_path(name), {.linear_backend = "triton", .page_size = 16});
+    ASSERT_NE(run, nullptr);
+    auto all = run->feed(golden.prompt);
+    ASSERT_TRUE(all.ok()) << all.status().message();
+    for (int32_t id : golden.greedy) {
+      auto one = run->feed(std::span(&id, 1));
+      ASSERT_TRUE(one.ok()) << one.status().message();
+      all->insert(all->end(), one->begin(), one->end());
+    }
+    EXPECT_LE(max_difference(*all, golden.logits), kTolerance);
   }
 }
 

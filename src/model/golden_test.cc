@@ -33,10 +33,13 @@ void expect_first_step(const json& prompt, std::span<const float> logits) {
 }
 
 // Greedy ids of every prompt, the first step's log-probabilities, and the text's log-likelihood.
-void expect_golden(const std::string& folder, const std::string& backend) {
+void expect_golden(const std::string& folder, const std::string& backend, const std::string& linear_backend = "cpu") {
   const json golden = read_json(folder + "/golden.json");
   for (const json& prompt : golden.at("prompts")) {
-    auto run = open_or_fail(folder, {.backend = backend, .page_size = 16, .max_tokens = 512});
+    auto run = open_or_fail(folder, {.backend = backend,
+                                     .linear_backend = linear_backend,
+                                     .page_size = 16,
+                                     .max_tokens = 512});
     ASSERT_NE(run, nullptr);
     const auto ids = prompt.at("input_ids").get<std::vector<int32_t>>();
     auto first = run->feed(ids, 1);
@@ -123,7 +126,11 @@ TEST(TaleGolden, TaleMlaInPackedFormats) {
 // Three layers of linear attention to one with full attention, and experts.
 TEST(TaleGolden, TaleGdnHybrid) {
   if (!std::filesystem::exists(shared_model("tale-gdn"))) GTEST_SKIP() << "no ../shared/models/tale-gdn";
-  expect_golden(shared_model("tale-gdn"), "torch_native");
+  for (const char* linear_backend : {"cpu", "triton"}) {
+    SCOPED_TRACE(linear_backend);
+    if (std::string(linear_backend) == "triton" && opencl::platform_name().empty()) continue;
+    expect_golden(shared_model("tale-gdn"), "torch_native", linear_backend);
+  }
 }
 
 // Llamas with every tensor type that GGUF files may hold here; q and k in llama.cpp's row order.

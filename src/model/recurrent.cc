@@ -1,6 +1,6 @@
 #include "model/recurrent.h"
 
-#include "linear/cpu/cpu_linear_attn.h"
+#include "linear/host_backends.h"
 #include "linear/short_conv.h"
 
 namespace warpweave {
@@ -41,8 +41,10 @@ Result<std::unique_ptr<HostRecurrent>> HostRecurrent::create(const ModelConfig& 
   WW_ASSIGN_OR_RETURN(StateCache states, StateCache::create(shape));
   LinearAttnDispatcher kernels;
   if (config.linear) {
-    WW_ASSIGN_OR_RETURN(kernels, LinearAttnDispatcher::create(linear_attn_shape(config).kind, names,
-                                                              shape.recurrent_dtype, cpu_linear_attn_backends(team)));
+    const LinearAttnShape layer = linear_attn_shape(config);
+    WW_ASSIGN_OR_RETURN(kernels, LinearAttnDispatcher::create(layer.kind, names, shape.recurrent_dtype,
+                                                              host_linear_attn_backends(team)));
+    WW_RETURN_IF_ERROR(kernels.prepare(layer));
   }
   return std::make_unique<HostRecurrent>(HostRecurrent{std::move(states), std::move(kernels)});
 }

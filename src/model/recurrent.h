@@ -26,7 +26,7 @@ struct HostRecurrent {
   StateCache states;             // its layers are the model's recurrent ones, counted from 0
   LinearAttnDispatcher kernels;  // of models with linear attention
 
-  // Errors: those of StateCache::create and LinearAttnDispatcher::create. `team` outlives it.
+  // Errors: those of StateCache::create and of the dispatcher's create and prepare. `team` outlives it.
   static Result<std::unique_ptr<HostRecurrent>> create(const ModelConfig& config, const StateCacheShape& shape,
                                                        const LinearAttnNames& names, ThreadTeam& team);
 };

@@ -110,7 +110,7 @@ std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, con
 
 std::vector<LinearAttnBackend> cpu_linear_attn_backends(ThreadTeam& team) {
   const auto create = [&team] { return make_cpu_linear_attn(team); };
-  return {{"triton", &kCaps, create}, {"cpu", &kCaps, create}};
+  return {{"cpu", &kCaps, create}};
 }
 
 }  // namespace warpweave

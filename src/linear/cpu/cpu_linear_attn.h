@@ -1,4 +1,4 @@
-// GDN and KDA on CPUs: the kernels behind every name of --linear-attn-backend that runs there.
+// GDN and KDA on CPUs: what --linear-attn-backend cpu is, the default there.
 //
 // Tiers: AVX-512 with AMX's tiles for the products of prompts, AVX-512, AVX2 and portable, chosen at run time. A
 // request's bits do not depend on the batch or the number of threads; they do on how its prompt is cut into calls.
@@ -26,7 +26,7 @@ std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, Cpu
 // `kernels` is not owned either.
 std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, const LinearCpuKernels& kernels);
 
-// The names that run on CPUs, for a dispatcher.
+// The name for a dispatcher. All names that run on CPUs: linear/host_backends.h.
 std::vector<LinearAttnBackend> cpu_linear_attn_backends(ThreadTeam& team);
 
 }  // namespace warpweave

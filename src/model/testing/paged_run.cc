@@ -43,7 +43,7 @@ Result<std::unique_ptr<PagedRun>> PagedRun::open(const std::string& path, const 
   if (config.has_recurrent_layers()) {
     WW_ASSIGN_OR_RETURN(run->recurrent_,
                         HostRecurrent::create(config, state_cache_shape(config, 3, options.state_dtype),
-                                              {"triton", "triton", "", false}, run->team_));
+                                              {options.linear_backend, options.linear_backend, "", false}, run->team_));
     for (int slot = 0; slot < 3; ++slot) run->recurrent_->states.fill(slot, std::byte{0xff});  // NaN
   }
   run->pages_ = shuffled_pages(pages + 3);

@@ -19,6 +19,7 @@ namespace warpweave {
 
 struct PagedRunOptions {
   std::string backend = "reference";
+  std::string linear_backend = "cpu";  // of layers with linear attention
   DType dtype = DType::f32;       // of the compute mode and the KV pool
   KvFormat kv_format = KvFormat::f32;
   DType state_dtype = DType::f32;  // of recurrent layers
