@@ -96,6 +96,32 @@ TEST(Explain, ExitCodes) {
   EXPECT_EQ(exit_code({"--attention-tuning-file", "/nonexistent"}), kExitFailed);
 }
 
+TEST(Explain, RefusesNumbersThatContradictEachOther) {
+  const Argv ngram = {"--speculative-algorithm", "NGRAM"}, branches = {"--speculative-ngram-min-bfs-breadth"};
+  const Argv hybrid = {"--model-path", "tests/golden/families/qwen3-next", "--skip-tokenizer-init",
+                       "--max-mamba-cache-size", "4"};
+  struct {
+    Argv flags;
+    const char* refused;
+  } cases[] = {
+      {ngram + branches + Argv{"10"}, ""},
+      {ngram + branches + Argv{"11"}, "--speculative-ngram-min-bfs-breadth"},
+      {ngram + branches + Argv{"2", "--speculative-eagle-topk", "1"}, "--speculative-ngram-min-bfs-breadth"},
+      {ngram + branches + Argv{"5", "--speculative-ngram-max-bfs-breadth", "4"}, "--speculative-ngram-min-bfs-breadth"},
+      {ngram + branches + Argv{"4", "--speculative-ngram-max-bfs-breadth", "4"}, ""},
+      {hybrid, ""},
+      {hybrid + Argv{"--max-running-requests", "4"}, ""},
+      {hybrid + Argv{"--max-running-requests", "5"}, "--max-mamba-cache-size"}};
+  for (const auto& [flags, refused] : cases) {
+    SCOPED_TRACE(text_of(flags));
+    const Explained found = explain_json(flags + Argv{"--device", "cpu"});
+    EXPECT_EQ(found.exit_code, *refused ? kExitRefused : 0);
+    if (*refused) {
+      EXPECT_EQ(found.json["error"]["flag"], refused);
+    }
+  }
+}
+
 TEST(Explain, LaunchLinesThatUsersKnow) {
   std::ifstream file("tests/attention/launch_lines.txt");
   int lines = 0;

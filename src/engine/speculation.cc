@@ -85,11 +85,6 @@ Status check_ngram(const ServerArgs& args) {
                     options.history.min_context, options.history.max_context),
         "--speculative-ngram-min-match-window-size");
   }
-  if (breadth && options.min_breadth > *breadth) {
-    return Status::invalid_argument(
-        fmt::format("--speculative-ngram-min-bfs-breadth is {}, more than --speculative-ngram-max-bfs-breadth, {}",
-                    options.min_breadth, *breadth), "--speculative-ngram-min-bfs-breadth");
-  }
   return {};
 }
 
@@ -135,6 +130,13 @@ Status check_draft_tokens(const ServerArgs& args, const Speculation& speculation
                     "makes trees; add --speculative-eagle-topk 1",
                     speculation.topk),
         "--speculative-adaptive");
+  }
+  if (args.speculative_ngram_min_bfs_breadth.value_or(1) > std::max(speculation.topk, 1)) {
+    return Status::invalid_argument(
+        fmt::format("--speculative-ngram-min-bfs-breadth is {}, more than the branches that may follow a token, {} "
+                    "(--speculative-ngram-max-bfs-breadth)",
+                    *args.speculative_ngram_min_bfs_breadth, speculation.topk),
+        "--speculative-ngram-min-bfs-breadth");
   }
   // Within a tree a node sees all of its ancestors: no window may end among them.
   const int deepest = speculation.algorithm == "NGRAM" ? speculation.num_draft_tokens : speculation.num_steps + 1;

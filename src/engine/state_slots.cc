@@ -22,6 +22,17 @@ int64_t useful_slots(const ServerArgs& args, const SchedulerConfig& scheduler) {
   return std::min<int64_t>(kMostSlots, requests + std::max(requests, tokens / kTokensPerCheckpoint));
 }
 
+// Each running request has a state; `slots` is how many there are, if that is known.
+Status check_running_requests(const ServerArgs& args, std::optional<int64_t> slots) {
+  if (!slots || !args.max_running_requests || *args.max_running_requests <= *slots) return {};
+  const bool given = args.max_mamba_cache_size.has_value();
+  return Status::invalid_argument(
+      fmt::format("--max-running-requests {} needs as many states of this model's recurrent layers, and there is room "
+                  "for {}; lower it, or raise {}",
+                  *args.max_running_requests, *slots, given ? "--max-mamba-cache-size" : "--mamba-full-memory-ratio"),
+      given ? "--max-mamba-cache-size" : "--max-running-requests");
+}
+
 }  // namespace
 
 Status check_state_flags(const ServerArgs& args, const ModelConfig& config) {
@@ -44,7 +55,7 @@ Status check_state_flags(const ServerArgs& args, const ModelConfig& config) {
                     *args.mamba_track_interval, kLinearAttnLeastInterval, kLinearAttnChunkTokens),
         "--mamba-track-interval");
   }
-  if (config.has_recurrent_layers()) return {};
+  if (config.has_recurrent_layers()) return check_running_requests(args, args.max_mamba_cache_size);
   struct Given { const char* flag; bool given; };
   for (const Given& state : {Given{"--max-mamba-cache-size", args.max_mamba_cache_size.has_value()},
                              {"--mamba-full-memory-ratio", args.mamba_full_memory_ratio.has_value()},
@@ -84,16 +95,7 @@ Status size_state_slots(const ServerArgs& args, const ModelConfig& config, doubl
                     *args.max_mamba_cache_size, state_bytes / 1e9, std::max(0.0, pool_bytes) / 1e9),
         "--max-mamba-cache-size");
   }
-  if (args.max_running_requests && *args.max_running_requests > slots) {
-    const char* const flag = args.max_mamba_cache_size ? "--max-mamba-cache-size" : "--max-running-requests";
-    return Status::invalid_argument(
-        fmt::format(
-            "--max-running-requests {} needs as many states of this model's recurrent layers, and there is room for "
-            "{}; lower it, or raise {}",
-            *args.max_running_requests, slots,
-            args.max_mamba_cache_size ? "--max-mamba-cache-size" : "--mamba-full-memory-ratio"),
-        flag);
-  }
+  WW_RETURN_IF_ERROR(check_running_requests(args, slots));
   if (!args.max_running_requests) {
     scheduler.max_running_requests = static_cast<int>(std::min<int64_t>(scheduler.max_running_requests, requests));
   }
