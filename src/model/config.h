@@ -96,6 +96,7 @@ struct LinearAttnConfig {
   bool channel_decay = false;             // KDA: each channel of k has a decay of its own
   int generator_rank = 0;  // Jet-Nemotron: through which the convolution's weights are made; 0: they are fixed
   double norm_eps = 1e-5;                 // Jet-Nemotron: of the norm behind it
+  bool split_input = false;               // Qwen3-Next in GGUF files: z has a tensor of its own, apart from q, k and v
 };
 
 // BERT and its like: every token attends to all, or in layers with a window to the sliding_window - 1 tokens on both

@@ -1,5 +1,6 @@
 #include "model/gguf_arch.h"
 
+#include <span>
 #include <utility>
 
 namespace warpweave {
@@ -21,6 +22,26 @@ constexpr GgufArch kArchs[] = {
      .architecture = "DeepseekV2ForCausalLM",
      .latent = true,
      .experts_renormalised = false},
+    {.name = "qwen3next",
+     .model_type = "qwen3_next",
+     .architecture = "Qwen3NextForCausalLM",
+     .norms_plus_one = true,
+     .delta_net = true,
+     .post_attention_norm = true},
+    {.name = "qwen35",
+     .model_type = "qwen3_5_text",
+     .architecture = "Qwen3_5ForCausalLM",
+     .norms_plus_one = true,
+     .delta_net = true,
+     .tiled_v_heads = true,
+     .post_attention_norm = true},
+    {.name = "qwen35moe",
+     .model_type = "qwen3_5_moe_text",
+     .architecture = "Qwen3_5MoeForCausalLM",
+     .norms_plus_one = true,
+     .delta_net = true,
+     .tiled_v_heads = true,
+     .post_attention_norm = true},
     {.name = "kimi-linear", .model_type = "kimi_linear", .architecture = "KimiLinearForCausalLM", .latent = true},
     {.name = "phimoe", .model_type = "phimoe", .architecture = "PhimoeForCausalLM"},
     {.name = "gemma", .model_type = "gemma", .architecture = "GemmaForCausalLM", .norms_plus_one = true, .gelu = true},
@@ -101,12 +122,27 @@ constexpr std::pair<std::string_view, std::string_view> kNames[] = {
     {"conv.in_proj", "shortconv.in_proj"},  {"conv.out_proj", "shortconv.out_proj"},
 };
 
+using NamePair = std::pair<std::string_view, std::string_view>;
+constexpr NamePair kDeltaNetNames[] = {
+    {"linear_attn.in_proj_qkv", "attn_qkv"},
+    {"linear_attn.in_proj_z", "attn_gate"},
+    {"linear_attn.in_proj_qkvz", "ssm_in"},
+    {"linear_attn.in_proj_ba", "ssm_ba"},
+    {"linear_attn.in_proj_b", "ssm_beta"},
+    {"linear_attn.in_proj_a", "ssm_alpha"},
+    {"linear_attn.conv1d", "ssm_conv1d"},
+    {"linear_attn.norm", "ssm_norm"},
+    {"linear_attn.out_proj", "ssm_out"},
+};
+
 constexpr std::pair<std::string_view, std::string_view> kWholeNames[] = {
     {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
     {"block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias"},
     {"feed_forward.expert_bias", "exp_probs_b.bias"},
     {"self_attn.A_log", "ssm_a"},
     {"self_attn.dt_bias", "ssm_dt.bias"},
+    {"linear_attn.A_log", "ssm_a"},
+    {"linear_attn.dt_bias", "ssm_dt.bias"},
 };
 
 }  // namespace
@@ -141,8 +177,10 @@ std::string gguf_name(std::string_view name, const GgufArch& arch) {
   for (const auto& [from, to] : kWholeNames) {
     if (rest == from) return "blk." + layer + "." + std::string(to);
   }
-  for (const auto& [from, to] : kNames) {
-    if (stem == from) return "blk." + layer + "." + std::string(to) + std::string(kind);
+  for (const std::span names : {std::span<const NamePair>(kNames), std::span<const NamePair>(kDeltaNetNames)}) {
+    for (const auto& [from, to] : names) {
+      if (stem == from) return "blk." + layer + "." + std::string(to) + std::string(kind);
+    }
   }
   return {};
 }

@@ -16,7 +16,9 @@ struct GgufArch {
   const char* architecture;
   bool latent = false;             // multi-head latent attention
   bool permuted_qk = false;        // rows stored for interleaved rope pairs
-  bool norms_plus_one = false;     // Gemma's (1 + w) already added
+  bool norms_plus_one = false;     // Gemma's and Qwen3-Next's (1 + w) already added
+  bool delta_net = false;          // layers of gated delta nets beside gated attention
+  bool tiled_v_heads = false;      // with delta_net: v heads stand by their number among a k head's, not by k head
   bool gelu = false;
   bool experts_renormalised = true;  // where the file does not say
   bool post_attention_norm = false;  // what transformers calls post_attention_layernorm is called so, not ffn_norm

@@ -165,8 +165,13 @@ void read_from_tensors(const GgufContents& file, ModelConfig& out) {
       out.model_type == "cohere2" || (out.model_type == "stablelm" && !has("blk.0.ffn_norm.weight"));
   out.tie_word_embeddings = !has("output.weight");
   for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_q_a.weight", "blk.0.attn_qkv.weight",
-                           "blk.0.shortconv.in_proj.weight"}) {
+                           "blk.0.ssm_in.weight", "blk.0.shortconv.in_proj.weight"}) {
     if (has(name)) out.dtype = file.tensors.find(name)->second.dtype;
+  }
+  if (!is_gated_hybrid(out.model_type)) return;
+  if (out.linear) out.linear->split_input = out.model_type == "qwen3_next" && has("blk.0.attn_qkv.weight");
+  for (int i = 0; out.num_experts > 0 && i < out.num_layers; ++i) {
+    if (!file.tensors.contains(fmt::format("blk.{}.ffn_gate_inp.weight", i))) out.mlp_only_layers.push_back(i);
   }
 }
 
@@ -219,7 +224,10 @@ void read_gguf_moe(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
   out.n_group = meta.integer("expert_group_count", 1, 1, kMaxExperts);
   out.topk_group = meta.integer("expert_group_used_count", out.n_group, 1, kMaxExperts);
   out.first_k_dense_replace = meta.integer("leading_dense_block_count", 0, 0, 1 << 20);
-  // Layers that predict further tokens are counted, but are not of the decoder.
+}
+
+// Layers that predict further tokens are counted, but are not of the decoder.
+void leave_predicting_layers(Metadata& meta, ModelConfig& out) {
   const int predicting = meta.integer("nextn_predict_layers", 0, 0, 64);
   if (predicting >= out.num_layers) return meta.fail("nextn_predict_layers", "must be fewer than block_count");
   out.num_layers -= predicting;
@@ -244,6 +252,29 @@ void read_gguf_recurrent_layers(Metadata& meta, const char* key, ModelConfig& ou
   if (out.num_kv_heads == 0) meta.fail(key, "must leave a layer with full attention");
 }
 
+// Qwen3-Next and Qwen3.5: every layer but one in so many keeps a state.
+void read_gguf_delta_nets(Metadata& meta, ModelConfig& out) {
+  constexpr int kMostHeads = 4096, kWidestHead = 256;
+  LinearAttnConfig& linear = out.linear.emplace();
+  linear.k_heads = meta.required("ssm.group_count", kMostHeads);
+  linear.v_heads = meta.required("ssm.time_step_rank", kMostHeads);
+  linear.k_dim = meta.required("ssm.state_size", kWidestHead);
+  const int v_width = meta.required("ssm.inner_size", kMostHeads * kWidestHead);
+  linear.v_dim = v_width / linear.v_heads;
+  linear.conv_width = meta.integer("ssm.conv_kernel", 4, 2, 8);
+  if (linear.v_heads % linear.k_heads != 0) meta.fail("ssm.group_count", "must divide ssm.time_step_rank");
+  if (linear.k_dim % 16 != 0) meta.fail("ssm.state_size", "must be a multiple of 16");
+  if (v_width % linear.v_heads != 0 || linear.v_dim % 16 != 0 || linear.v_dim < 16 || linear.v_dim > kWidestHead) {
+    meta.fail("ssm.inner_size", "must be ssm.time_step_rank times a multiple of 16 up to 256");
+  }
+  const int interval = meta.integer("full_attention_interval", 4, 1, 1 << 20);
+  for (int i = 0; i < out.num_layers; ++i) out.recurrent_layers.push_back((i + 1) % interval != 0);
+  if (out.num_kv_layers() == 0) meta.fail("full_attention_interval", "must leave a layer with full attention");
+  if (out.num_recurrent_layers() > 0) return;
+  out.linear.reset();
+  out.recurrent_layers.clear();
+}
+
 void read_gguf_kv_heads(Metadata& meta, ModelConfig& out) {
   const char* const key = "attention.head_count_kv";
   if (is_lfm2(out.model_type)) {
@@ -251,6 +282,7 @@ void read_gguf_kv_heads(Metadata& meta, ModelConfig& out) {
     if (out.hidden_size % 16 != 0) meta.fail("embedding_length", "must be a multiple of 16");
     return read_gguf_recurrent_layers(meta, key, out);
   }
+  if (is_gated_hybrid(out.model_type)) read_gguf_delta_nets(meta, out);
   if (is_kimi_linear(out.model_type)) {
     const int head = meta.required("kda.head_dim", 256);
     if (head % 16 != 0) meta.fail("kda.head_dim", "must be a multiple of 16");
@@ -304,6 +336,7 @@ Result<ModelConfig> read_gguf_config(const GgufContents& file, const GgufArch& a
   out.attention_softcap = meta.number("attn_logit_softcapping", 0, kSoftcapRange);
   out.final_softcap = meta.number("final_logit_softcapping", 0, kSoftcapRange);
   read_gguf_moe(meta, arch, out);
+  leave_predicting_layers(meta, out);
   out.hidden_act = arch.gelu ? "gelu_pytorch_tanh" : "silu";
   if (out.num_q_heads % out.num_kv_heads != 0) meta.fail("attention.head_count_kv", "must divide head_count");
   if (out.head_dim % 2 != 0) meta.fail("attention.key_length", "must be even");

@@ -21,24 +21,29 @@ class GgufSource : public WeightSource {
  public:
   static constexpr std::string_view kExperts = ".experts.";
   static constexpr std::string_view kDecay = ".A_log";  // files hold -exp of it
+  static constexpr std::string_view kDeltaNet = ".linear_attn.", kDeltaNorm = ".linear_attn.norm.weight",
+                                    kDeltaOut = ".out_proj.weight";
 
   GgufSource(MappedFile file, GgufContents contents, const GgufArch& arch, const ModelConfig& config)
       : file_(std::move(file)), contents_(std::move(contents)), arch_(arch),
-        num_q_heads_(config.num_q_heads), num_kv_heads_(config.num_kv_heads) {}
+        num_q_heads_(config.num_q_heads), num_kv_heads_(config.num_kv_heads), linear_(config.linear) {}
 
   bool has(std::string_view name) const override { return lookup(name).data != nullptr; }
   bool may_lack_biases() const override { return true; }
   DType dtype(std::string_view name) const override {
-    return name.ends_with(kDecay) ? DType::f32 : stored_dtype(lookup(name).dtype);
+    if (name.ends_with(kDecay) || takes_columns_apart(name)) return DType::f32;
+    return stored_dtype(lookup(name).dtype);
   }
 
   Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
     WW_ASSIGN_OR_RETURN(TensorView view, stored(name, shape));
     if (arch_.permuted_qk && name.find("self_attn.q_proj") != name.npos) view = unpermuted(view, num_q_heads_);
     if (arch_.permuted_qk && name.find("self_attn.k_proj") != name.npos) view = unpermuted(view, num_kv_heads_);
-    if (arch_.norms_plus_one && name.find("norm") != name.npos && view.dtype == DType::f32) {
+    const bool plus_one = arch_.norms_plus_one && name.find("norm") != name.npos && !name.ends_with(kDeltaNorm);
+    if (plus_one && view.dtype == DType::f32) {
       return changed(view, [](float value) { return value - 1; });
     }
+    if (arch_.tiled_v_heads && name.find(kDeltaNet) != name.npos) view = with_v_heads_by_k_head(name, view);
     if (name.ends_with(kDecay)) return changed(view, [](float value) { return std::log(-value); });
     return stored_dtype(view.dtype) == view.dtype ? view : repacked(view);
   }
@@ -84,7 +89,7 @@ class GgufSource : public WeightSource {
       view.rank = 3;
       view.shape = {view.shape[0], 1, view.shape[1]};
     }
-    if (name.ends_with("_conv1d.weight") && view.rank >= 2) {  // likewise, with more or fewer dims of 1
+    if (name.ends_with("conv1d.weight") && view.rank >= 2) {  // likewise, with more or fewer dims of 1
       const int64_t width = view.shape[view.rank - 1];
       view.shape = {view.elements() / std::max<int64_t>(width, 1), 1, width};
       view.rank = 3;
@@ -92,6 +97,7 @@ class GgufSource : public WeightSource {
     if (name.ends_with(kDecay)) {
       view.shape = {1, 1, view.elements(), 1};
       view.rank = 4;
+      if (arch_.delta_net) view.shape = {view.elements()}, view.rank = 1;
     }
     return view;
   }
@@ -146,6 +152,51 @@ class GgufSource : public WeightSource {
     return result;
   }
 
+  // Of a gated delta net's tensor: v heads by their k head, as its kernels take them.
+  TensorView with_v_heads_by_k_head(std::string_view name, const TensorView& view) const {
+    if (!linear_ || linear_->v_heads == linear_->k_heads || name.ends_with(kDeltaNorm)) return view;
+    if (name.ends_with(kDeltaOut)) return with_columns_by_k_head(name, view);
+    const bool has_qk = name.find("in_proj_qkv") != name.npos || name.ends_with("conv1d.weight");
+    const bool is_v = has_qk || name.find("in_proj_z") != name.npos;
+    const int64_t first = has_qk ? int64_t{2} * linear_->k_heads * linear_->k_dim : 0, rows = is_v ? linear_->v_dim : 1;
+    const size_t row_bytes = view.size_bytes() / (first + linear_->v_heads * rows);
+    return with_blocks_by_k_head(view, {.lines = 1, .head = first * row_bytes, .block = rows * row_bytes});
+  }
+  // Where formats have blocks across heads, in F32.
+  TensorView with_columns_by_k_head(std::string_view name, const TensorView& view) const {
+    const TensorView from = takes_columns_apart(name) ? changed(view, [](float value) { return value; }) : view;
+    const auto lines = static_cast<size_t>(from.shape[0]);
+    const size_t block = from.size_bytes() / lines / linear_->v_heads;
+    return with_blocks_by_k_head(from, {.lines = lines, .head = 0, .block = block});
+  }
+  bool takes_columns_apart(std::string_view name) const {
+    if (!arch_.tiled_v_heads || !linear_ || linear_->v_heads == linear_->k_heads) return false;
+    return name.ends_with(kDeltaOut) && linear_->v_dim % dtype_info(lookup(name).dtype).block_elements != 0;
+  }
+
+  // In each line, behind `head` bytes, a block for each v head.
+  struct HeadBlocks {
+    size_t lines, head, block;
+  };
+  TensorView with_blocks_by_k_head(const TensorView& view, const HeadBlocks& of) const {
+    const size_t k_heads = linear_->k_heads, of_each = linear_->v_heads / linear_->k_heads;
+    std::byte* out = own(view.size_bytes());
+    const auto* in = static_cast<const std::byte*>(view.data);
+    for (size_t line = 0; line < of.lines; ++line) {
+      std::memcpy(out, in, of.head);
+      for (size_t h = 0; h < k_heads * of_each; ++h) {
+        const size_t from = h % of_each * k_heads + h / of_each;
+        std::memcpy(out + of.head + h * of.block, in + of.head + from * of.block, of.block);
+      }
+      in += of.head + k_heads * of_each * of.block;
+      out += of.head + k_heads * of_each * of.block;
+    }
+    TensorView result = view;
+    result.data = out - view.size_bytes();
+    release(view);
+    return result;
+  }
+
   // In F32.
   template <typename Change>
   TensorView changed(const TensorView& view, Change change) const {
@@ -187,6 +238,7 @@ class GgufSource : public WeightSource {
   const GgufArch arch_;
   const int num_q_heads_;
   const int num_kv_heads_;
+  const std::optional<LinearAttnConfig> linear_;
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<std::byte[]>> owned_;
   mutable std::set<const void*> read_;  // where in the file what was found stands

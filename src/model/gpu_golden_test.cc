@@ -85,7 +85,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "dynamic", "qwen3-next", "deepseek-v2-moe", "deepseek-v2-groups-moe", "deepseek-v3-moe",
                     "deepseek-v3-halves-moe", "qwen3_5", "qwen3_5-moe", "qwen3_5-bias", "qwen3_5-moe-wrapped", "lfm2",
                     "lfm2-bias", "lfm2-moe", "gguf-lfm2", "kimi-linear-moe", "jet-nemotron", "gguf-deepseek-v3-moe",
-                    "gguf-deepseek-v2-joined-moe", "gguf-deepseek-blocks-moe", "gguf-kimi-linear-moe"),
+                    "gguf-deepseek-v2-joined-moe", "gguf-deepseek-blocks-moe", "gguf-kimi-linear-moe",
+                    "gguf-qwen3-next-moe", "gguf-qwen3_5", "gguf-qwen3_5-moe"),
     [](const auto& info) {
       std::string name = info.param;
       std::replace(name.begin(), name.end(), '-', '_');

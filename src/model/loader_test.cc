@@ -306,8 +306,8 @@ TEST(Gguf, WindowsAsWideAsTheContextHideNothing) {
   EXPECT_EQ(window_of(128), -1);
 }
 
-// The integers of a file's metadata changed, one at a time, of two architectures with latent attention.
-TEST(Gguf, LatentDimsAreHeldToRules) {
+// The integers of a file's metadata changed, one at a time, of architectures with latent attention or delta nets.
+TEST(Gguf, DimsOfLayersAreHeldToRules) {
   const TemporaryFolder folder;
   const struct {
     const char *model, *key;
@@ -322,7 +322,14 @@ TEST(Gguf, LatentDimsAreHeldToRules) {
       {"gguf-deepseek-v2-moe", "deepseek2.rope.dimension_count", 7, "must be even"},
       {"gguf-deepseek-v3-moe", "deepseek2.expert_gating_func", 3, "must be 1 (softmax) or 2 (sigmoid)"},
       {"gguf-kimi-linear-moe", "kimi-linear.kda.head_dim", 24, "must be a multiple of 16"},
-      {"gguf-kimi-linear-moe", "kimi-linear.expert_gating_func", 1, "is not the one of this architecture"}};
+      {"gguf-kimi-linear-moe", "kimi-linear.expert_gating_func", 1, "is not the one of this architecture"},
+      {"gguf-qwen3-next-moe", "qwen3next.ssm.group_count", 3, "must divide ssm.time_step_rank"},
+      {"gguf-qwen3-next-moe", "qwen3next.ssm.time_step_rank", 0, "must be from 1"},
+      {"gguf-qwen3-next-moe", "qwen3next.ssm.state_size", 24, "must be a multiple of 16"},
+      {"gguf-qwen3-next-moe", "qwen3next.ssm.inner_size", 65, "must be ssm.time_step_rank times a multiple of 16"},
+      {"gguf-qwen3_5", "qwen35.ssm.conv_kernel", 9, "must be from 2 to 8"},
+      {"gguf-qwen3_5", "qwen35.full_attention_interval", 4, "must leave a layer with full attention"},
+      {"gguf-qwen3_5-moe", "qwen35moe.full_attention_interval", 0, "must be from 1"}};
   for (const auto& c : cases) {
     std::string bytes = read_file(std::string("tests/golden/families/") + c.model + "/model.gguf");
     const size_t at = bytes.find(c.key);

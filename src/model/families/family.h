@@ -91,6 +91,7 @@ struct FamilyTraits {
       false;  // Qwen3.5: where experts have no tensors of their own, one holds all, gate's rows before up's
   bool shared_expert_gate = false;    // the shared experts' result times a sigmoid
   bool split_linear_input = false;    // a gated delta net has tensors of q k v, z, b and a, in place of qkvz and ba
+  bool joined_gates = false;          // with split_linear_input: b and a are one, by k head
   ExpertNames expert_names;
   float norm_weight_offset = 0;
   float embedding_scale = 1;

@@ -7,6 +7,7 @@ namespace warpweave {
 FamilyTraits qwen3_5_traits(const ModelConfig& config) {
   FamilyTraits traits = qwen3_next_traits(config);
   traits.split_linear_input = true;
+  traits.joined_gates = false;
   traits.stacked_experts = true;
   return traits;
 }

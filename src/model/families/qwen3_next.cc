@@ -13,6 +13,7 @@ FamilyTraits qwen3_next_traits(const ModelConfig& config) {
   traits.router = router_rule(config);
   traits.expert_names.shared = "shared_expert";
   traits.shared_expert_gate = true;
+  traits.split_linear_input = traits.joined_gates = config.linear && config.linear->split_input;
   return traits;
 }
 

@@ -33,6 +33,22 @@ inline PartName mixer_part(const BranchNames& names, const std::string& name, in
   return {names.prefix + name + ".weight", rows, ""};
 }
 
+// b of every v head, then a.
+inline std::vector<PartName> gdn_gate_parts(const FamilyTraits& traits, const BranchNames& names,
+                                            const LinearAttnShape& shape) {
+  const int64_t heads = shape.v_heads;
+  if (!traits.joined_gates) return {mixer_part(names, "in_proj_b", heads), mixer_part(names, "in_proj_a", heads)};
+  std::vector<PartName> out;
+  for (const int64_t second : {0, 1}) {
+    for (int64_t h = 0; h < shape.k_heads; ++h) {
+      PartName& part = out.emplace_back(mixer_part(names, "in_proj_ba", shape.heads_per_k()));
+      part.first_row = (2 * h + second) * shape.heads_per_k();
+      part.of_rows = 2 * heads;
+    }
+  }
+  return out;
+}
+
 // What each kind begins with.
 template <typename Target>
 auto begin_gdn(TensorPacker<Target>& pack, const BranchNames& names, double norm_eps)
@@ -131,11 +147,10 @@ auto build_gdn(TensorPacker<Target>& pack, const BranchNames& names) -> Result<G
   const int64_t hidden = config.hidden_size, channels = layer.shape.conv_channels();
 
   if (pack.traits.split_linear_input) {
-    const auto part = [&](const char* name, int64_t rows) { return mixer_part(names, name, rows); };
-    WW_ASSIGN_OR_RETURN(layer.in,
-                        pack.linear({part("in_proj_qkv", channels), part("in_proj_z", layer.v_width()),
-                                     part("in_proj_b", layer.shape.v_heads), part("in_proj_a", layer.shape.v_heads)},
-                                    hidden));
+    std::vector<PartName> parts = {mixer_part(names, "in_proj_qkv", channels),
+                                   mixer_part(names, "in_proj_z", layer.v_width())};
+    for (PartName& gate : gdn_gate_parts(pack.traits, names, layer.shape)) parts.push_back(std::move(gate));
+    WW_ASSIGN_OR_RETURN(layer.in, pack.linear(parts, hidden));
   } else {
     WW_ASSIGN_OR_RETURN(layer.in, build_grouped_gdn_input(pack, names, layer.shape));
   }
