@@ -95,7 +95,7 @@ std::vector<Status> early_refusals(const ServerArgs& args, const Explanation& fo
   }
   add(check_weights_fit(args, *model.config, found.target));
   add(check_speculation(args, *model.config));
-  add(check_served_model(args, {*model.config, model.eos_token_ids, model.weights.get(), model.where},
+  add(check_served_model(args, {*model.config, model.eos_token_ids, model.weights.get(), model.where, model.path},
                          found.target.hardware.arch));
   return list;
 }
@@ -105,7 +105,7 @@ void explain(const ServerArgs& args, Explanation& found) {
   found.refusals = early_refusals(args, found);
   if (found.refusals.empty()) {
     Result<ServePlan> plan = plan_serving(
-        args, {*model.config, model.eos_token_ids, model.weights.get(), model.where}, found.target);
+        args, {*model.config, model.eos_token_ids, model.weights.get(), model.where, model.path}, found.target);
     if (plan.ok()) {
       found.plan = *std::move(plan);
     } else {

@@ -122,6 +122,23 @@ TEST(Explain, RefusesNumbersThatContradictEachOther) {
   }
 }
 
+// In a folder with weights, in one without, and in a published configuration.
+TEST(Explain, FindsLayersThatPredictFurtherTokens) {
+  const Argv nextn = {"--speculative-algorithm", "NEXTN", "--skip-tokenizer-init", "--model-path"};
+  for (const char* model : {"nextn-qwen3-next", "nextn-deepseek-v3", "nextn-glm4-moe"}) {
+    EXPECT_EQ(explain_json(nextn + Argv{std::string("tests/golden/drafts/") + model, "--device", "cpu"}).exit_code, 0) << model;
+  }
+  const TemporaryFolder folder;
+  fs::copy_file("tests/golden/drafts/nextn-glm4-moe/config.json", folder / "config.json");
+  EXPECT_EQ(explain_json(nextn + Argv{folder.path().string(), "--device", "cpu"}).exit_code, 0);
+  EXPECT_EQ(explain_json(nextn + Argv{"Qwen/Qwen3-Next-80B-A3B", "--hardware", "xeon"}).exit_code, 0);
+  for (const Argv& model : {Argv{"tests/golden/families/qwen3-next", "--device", "cpu"}, Argv{"Qwen/Qwen3-8B", "--hardware", "xeon"}}) {
+    const Explained found = explain_json(nextn + model);
+    EXPECT_EQ(found.exit_code, kExitRefused) << model[0];
+    EXPECT_EQ(found.json["error"]["flag"], "--speculative-algorithm") << model[0];
+  }
+}
+
 TEST(Explain, LaunchLinesThatUsersKnow) {
   std::ifstream file("tests/attention/launch_lines.txt");
   int lines = 0;

@@ -272,6 +272,7 @@ namespace {
 void look_at_weights(const std::string& folder, ModelDescription& out) {
   auto weights = open_folder_weights(folder, *out.config);
   if (!weights.ok()) return;
+  out.path = folder;
   if (out.config->quant_method.empty() || out.config->quant_method == "fp8") note_tensors(*weights, out);
   if (out.config->quant_method == "mxfp4") out.weights = *std::move(weights);
 }
@@ -294,6 +295,7 @@ Result<ModelDescription> describe_model(const ServerArgs& args) {
   const std::filesystem::path file = std::filesystem::path(source->path()) / "config.json";
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) {
+    out.path = source->path();
     WW_RETURN_IF_ERROR(read_file_model(args, source->path(), out));
     return out;
   }
@@ -305,7 +307,11 @@ Result<ModelDescription> describe_model(const ServerArgs& args) {
   if (!out.config.ok() && !out.facts.ok() && status.code() != StatusCode::unsupported) {
     return status.with_context(file.string());
   }
-  if (out.config.ok() && args.load_format != "dummy") look_at_weights(source->path(), out);
+  if (args.load_format == "dummy") {
+    out.path = source->path();
+  } else if (out.config.ok()) {
+    look_at_weights(source->path(), out);
+  }
   return out;
 }
 

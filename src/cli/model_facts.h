@@ -32,6 +32,7 @@ std::vector<std::string> known_model_names();
 // A model as far as it is known without reading weights.
 struct ModelDescription {
   std::string where;                     // the file, for messages
+  std::string path;                      // of the weights; empty: they are not at hand
   std::vector<std::string> notes;        // for the user
   Result<ModelConfig> config = Status::unavailable("not read");  // or why it is not served
   Result<ModelFacts> facts = Status::unavailable("not read");    // of unserved models, too

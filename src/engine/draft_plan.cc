@@ -126,6 +126,15 @@ Status open_nextn(const ServerArgs& args, const DraftTarget& target, DraftPlan& 
   options.skip_tokenizer = true;
   const std::string& own = args.speculative_draft_model_path;
   const std::string& path = own.empty() ? target.path : own;
+  if (path.empty()) {
+    if (!has_nextn_layers(target.config)) {
+      return Status::unsupported(fmt::format("{} {}: {} has no layer that predicts further tokens", kAlgorithmFlag,
+                                             args.speculative_algorithm, target.config.architecture),
+                                 kAlgorithmFlag);
+    }
+    plan.config = nextn_layer_config(target.config);
+    return {};
+  }
   WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_model_bundle(path, options));
   auto config = nextn_config(bundle.config, *bundle.weights);
   if (!config.ok()) {

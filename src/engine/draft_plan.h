@@ -41,7 +41,7 @@ struct DraftPlan {
 // What a plan for the target has said so far.
 struct DraftTarget {
   const ModelConfig& config;
-  const std::string& path;      // of its checkpoint
+  const std::string& path;  // of its checkpoint; empty: only the configuration is known
   const Resolved& attention;
   const CacheLayout& cache_layout;
   const HardwareFacts& hardware;

@@ -354,7 +354,8 @@ Result<ServedModel> build_engine(const EngineOptions& options) {
   }
   WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_served_model(args, options.model_path));
   WW_ASSIGN_OR_RETURN(const std::optional<TuningTable> tuning, attention_tuning(args));
-  const ModelToServe model = {bundle.config, bundle.eos_token_ids, bundle.weights.get(), options.model_path};
+  const ModelToServe model = {bundle.config, bundle.eos_token_ids, bundle.weights.get(), options.model_path,
+                              options.model_path};
   WW_ASSIGN_OR_RETURN(ServePlan plan,
                       plan_serving(args, model,
                                    {.hardware = gpu ? gpu->facts : cpu_hardware_facts(),

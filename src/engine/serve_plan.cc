@@ -318,7 +318,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   }
   plan.cache_layout = cache_layout(args, model.config, plan);
   plan.scheduler.cache_groups = plan.cache_layout.groups;
-  WW_ASSIGN_OR_RETURN(plan.draft, plan_draft(args, {model.config, model.where, plan.attention, plan.cache_layout,
+  WW_ASSIGN_OR_RETURN(plan.draft, plan_draft(args, {model.config, model.path, plan.attention, plan.cache_layout,
                                                     target.hardware, plan.context_len, plan.dtype}));
   plan.scheduler.max_proposals = plan.draft ? max_proposals(plan.draft->options)
                                             : max_proposals(plan.attention.speculation);

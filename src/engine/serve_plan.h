@@ -25,6 +25,7 @@ struct ModelToServe {
   const std::vector<int32_t>& eos_token_ids;
   const WeightSource* weights = nullptr;  // null: only the configuration is known
   std::string where;                      // the folder or file, for messages
+  std::string path;                       // of its weights; empty: only the configuration is known
 };
 
 struct ServeTarget {

@@ -73,13 +73,16 @@ FamilyTraits eagle3_traits(const ModelConfig& config, const WeightSource& source
 }  // namespace
 
 Result<ModelConfig> nextn_config(const ModelConfig& target, const WeightSource& source) {
+  ModelConfig out = nextn_layer_config(target);
+  const std::string fc = nextn_names(out).fc + "weight";
+  if (source.has(fc)) return out;
+  return Status::unsupported(fmt::format(
+      "the checkpoint of {} has no layer that predicts further tokens ({} is missing)", target.architecture, fc));
+}
+
+ModelConfig nextn_layer_config(const ModelConfig& target) {
   ModelConfig out = target;
   out.nextn_layer = target.num_layers;
-  const std::string fc = nextn_names(out).fc + "weight";
-  if (!source.has(fc)) {
-    return Status::unsupported(fmt::format(
-        "the checkpoint of {} has no layer that predicts further tokens ({} is missing)", target.architecture, fc));
-  }
   out.num_layers = 1;
   out.linear.reset();
   out.short_conv.reset();

@@ -24,6 +24,8 @@ enum class DraftHeadKind { eagle, eagle3, nextn };
 // The configuration of the layer after a model's own that predicts a token more, the first where there are several.
 // `unsupported` where the checkpoint has none.
 Result<ModelConfig> nextn_config(const ModelConfig& target, const WeightSource& source);
+// The same where the checkpoint is not at hand.
+ModelConfig nextn_layer_config(const ModelConfig& target);
 
 // Where an EAGLE3 head reads rows of a target with so many layers: as its configuration says, or else behind the second
 // layer, half way, and the fourth from the end. `invalid_argument` where the target has no such layers.
