@@ -169,6 +169,18 @@ def test_flashinfer_drafts():
         np.testing.assert_allclose(v_first(pool)[slots[row]], final, atol=2e-5)
 
 
+def test_padded_rows_of_drafts_are_zeros():
+    s = Steps(2)
+    pool = v_first(s.x.state)
+    for update in (False, True):
+        out, _ = gdn_decode.gated_delta_rule_mtp(*s.arguments, pool.copy(), np.array([1, -1, 0]), *s.gates,
+                                                 disable_state_update=not update)
+        assert not np.any(out[1]) and np.all(np.any(out[[0, 2]], axis=(1, 2, 3)))
+        with pytest.raises(ValueError, match="-2"):
+            gdn_decode.gated_delta_rule_mtp(*s.arguments, pool.copy(), np.array([1, -2, 0]), *s.gates,
+                                            disable_state_update=not update)
+
+
 def test_initial_states_are_inputs_however_they_lie():
     x, before = Inputs(3, False), Inputs(3, False).state[:1]
     held = v_first(before)

@@ -1,6 +1,9 @@
 """Decode steps of GDN layers in the shape of flashinfer.gdn_decode: raw gates of the layer come in, the decay is -exp(A_log)
 softplus(a + dt_bias), the step size sigmoid(b)."""
 
+import numpy as np
+
+from ._arrays import host_ints
 from ._linear import as_floats, compact, filled, flat, float_copy, indptr_of, new_out, run, turned
 
 
@@ -46,13 +49,17 @@ def gated_delta_rule_decode(q, k, v, state, A_log, a, dt_bias, b, scale=None, ou
 
 def gated_delta_rule_mtp(q, k, v, initial_state, initial_state_indices, A_log, a, dt_bias, b, scale=None, output=None,
                          intermediate_states_buffer=None, disable_state_update=True, use_qk_l2norm=True):
-    """Several drafted tokens a row: q [batch, tokens, k heads, dim] and so on, states from a pool [slots, v heads, v dim, k dim]. The
-    pool is advanced unless disable_state_update. Returns (output, pool)."""
+    """Several drafted tokens a row: q [batch, tokens, k heads, dim] and so on, states from a pool [slots, v heads, v dim, k dim]
+    (-1: a padded row, whose output is zeros). The pool is advanced unless disable_state_update. Returns (output, pool)."""
     if intermediate_states_buffer is not None:
         raise NotImplementedError("intermediate_states_buffer: states after every token do not run here; verify, then advance the "
                                   "accepted tokens in a second call with disable_state_update=False")
     starts = indptr_of(q, None)
     if not disable_state_update:
         return _step(q, k, v, initial_state, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, starts, initial_state_indices), initial_state
-    states = compact(as_floats(initial_state[initial_state_indices]))  # a copy
-    return _step(q, k, v, states, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, starts), initial_state
+    slots = host_ints(initial_state_indices)
+    if slots.min(initial=0) < -1:
+        raise ValueError(f"initial_state_indices: {slots.min()} is no row of initial_state, nor -1")
+    states = compact(as_floats(initial_state[np.maximum(slots, 0)]))  # a copy
+    rows = np.where(slots < 0, -1, np.arange(len(slots)))
+    return _step(q, k, v, states, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, starts, rows), initial_state
