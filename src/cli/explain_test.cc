@@ -376,18 +376,21 @@ TEST(Explain, DeterministicHybridsKeepTheirStatesInF32) {
 }
 
 TEST(Explain, DeterministicHybridsCutPromptsBetweenChunks) {
-  const Argv base = {"--hardware", "h200", "--model-path", "tests/golden/families/qwen3-next",
-                     "--enable-deterministic-inference", "--speculative-algorithm", "NGRAM"};
-  const Argv half = base + Argv{"--dtype", "bfloat16"};
-  const Explained served = explain_json(half + Argv{"--mamba-track-interval", "128"});
-  ASSERT_EQ(served.exit_code, 0) << served.json.dump();
-  EXPECT_EQ(served.json["enable_mixed_chunk"], false);
-  for (const Argv& cut : {Argv{"--enable-mixed-chunk"}, Argv{"--mamba-track-interval", "96"},
-                          Argv{"--chunked-prefill-size", "63"}}) {
-    const Explained found = explain_json(half + cut);
-    ASSERT_EQ(found.exit_code, kExitRefused) << text_of(cut);
-    EXPECT_EQ(found.json["error"]["flag"], cut[0]) << found.json.dump();
-    EXPECT_EQ(explain_json(base + Argv{"--dtype", "float32"} + cut).exit_code, 0) << text_of(cut);
+  const Argv model = {"--model-path", "tests/golden/families/qwen3-next", "--enable-deterministic-inference",
+                      "--speculative-algorithm", "NGRAM"};
+  const Argv gpu = Argv{"--hardware", "h200"} + model, cpu = Argv{"--hardware", "xeon"} + model;
+  const Argv half = {"--dtype", "bfloat16"}, whole = {"--dtype", "float32"};
+  for (const Argv& cutting : {gpu + half, cpu + half, cpu + whole}) {
+    const Explained served = explain_json(cutting + Argv{"--mamba-track-interval", "128"});
+    ASSERT_EQ(served.exit_code, 0) << served.json.dump();
+    EXPECT_EQ(served.json["enable_mixed_chunk"], false);
+    for (const Argv& cut : {Argv{"--enable-mixed-chunk"}, Argv{"--mamba-track-interval", "96"},
+                            Argv{"--chunked-prefill-size", "63"}}) {
+      const Explained found = explain_json(cutting + cut);
+      ASSERT_EQ(found.exit_code, kExitRefused) << text_of(cutting + cut);
+      EXPECT_EQ(found.json["error"]["flag"], cut[0]) << found.json.dump();
+      EXPECT_EQ(explain_json(gpu + whole + cut).exit_code, 0) << text_of(cut);
+    }
   }
 }
 

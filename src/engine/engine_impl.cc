@@ -247,6 +247,7 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
     WW_ASSIGN_OR_RETURN(const auto shape, size_states(setup, pool_bytes, host_linear_attn_backends(*parts.team)));
     WW_ASSIGN_OR_RETURN(parts.recurrent,
                         HostRecurrent::create(config, shape, linear_attn_names(setup.plan), *parts.team));
+    parts.recurrent->same_bits_drafted = setup.plan.attention.deterministic;
     for (const std::string& reason : parts.recurrent->kernels.reasons()) LOG_DEBUG("{}", reason);
     pool_bytes -= static_cast<double>(parts.recurrent->states.size_bytes());
   }

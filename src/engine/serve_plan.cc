@@ -109,9 +109,9 @@ SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int cont
   return out;
 }
 
-// Whether the chunks of a prompt round what they hand on: linear attention by GEMMs in 16 bits.
-bool rounds_states(const ModelConfig& config, DType dtype) {
-  return config.has_recurrent_layers() && !config.short_conv && dtype != DType::f32;
+// Whether bits show where a prompt was cut: linear attention goes by chunks, but for GPUs' in f32.
+bool cuts_show(const ModelConfig& config, DType dtype, bool gpu) {
+  return config.linear.has_value() && (!gpu || dtype != DType::f32);
 }
 
 // Parts of a model beside its full attention that selection resolved but that are not written for this device, or not
@@ -313,7 +313,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   plan.scheduler = scheduler_config(args, plan.attention.page_size, plan.context_len, model.eos_token_ids, gpu);
   plan.scheduler.mixed_chunk_rows = args.mixed_chunk_rows.value_or(gpu ? default_mixed_chunk_rows(model.config) : 0);
   if (model.config.encoder) schedule_whole_prompts(plan.scheduler);
-  if (gpu && plan.attention.deterministic && rounds_states(model.config, plan.dtype)) {
+  if (plan.attention.deterministic && cuts_show(model.config, plan.dtype, gpu)) {
     WW_RETURN_IF_ERROR(keep_prompt_bits(args, plan.scheduler));
   }
   plan.cache_layout = cache_layout(args, model.config, plan);

@@ -19,7 +19,7 @@ DType state_dtype(const ServerArgs& args);  // --mamba-ssm-dtype
 Status size_state_slots(const ServerArgs& args, const ModelConfig& config, double pool_bytes,
                         SchedulerConfig& scheduler);
 
-// For --enable-deterministic-inference in 16 bits on a GPU: prompts are cut between the chunks of linear attention
+// For --enable-deterministic-inference where chunks of linear attention show in bits: prompts are cut between them
 // only, so that their bits depend neither on other requests nor on drafts.
 // Errors name the flag that asks for other cuts.
 Status keep_prompt_bits(const ServerArgs& args, SchedulerConfig& scheduler);

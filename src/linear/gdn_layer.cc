@@ -86,6 +86,7 @@ Status run_gdn_heads(const GdnLayerWeights& weights, const GdnLayerCall& call, L
   attention.gates = &gates;
   attention.norm = &norm;
   attention.l2norm = true;
+  attention.same_bits_drafted = call.same_bits_drafted;
   attention.scale = 1 / std::sqrt(static_cast<float>(shape.k_dim));
   attention.state = call.state;
   attention.out = call.heads;

@@ -67,6 +67,7 @@ Result<std::vector<LinearPart>> gdn_grouped_input(const LinearAttnShape& shape, 
 
 struct GdnLayerCall {
   LinearAttnPhase phase = LinearAttnPhase::extend;
+  bool same_bits_drafted = false;  // as in LinearAttnCall
   const LinearAttnBatch* batch = nullptr;
   LinearInput x;                    // [tokens, hidden], normed; not read by commit
   LinearOutput y;                   // [tokens, hidden]; not written by commit

@@ -161,8 +161,9 @@ struct LinearAttnCall {
   // extend: may take the form that suits its batch, so that a request's bits depend on the batch around it whatever the
   // kernel's caps promise.
   bool any_form = false;
-  // decode, target_verify, commit: a drafted node gets the bits that decode gives its token, and leaves its state.
-  // Slower; kernels of CPUs have no other form.
+  // decode, target_verify, commit: a drafted node gets the bits that decode gives its token, and leaves its state; on
+  // CPUs with states in f32. extend: chunks however few tokens there are, so that a prompt may be cut between chunks.
+  // Slower.
   bool same_bits_drafted = false;
   LinearAttnState state;
   void* out = nullptr;             // [tokens, v_heads, v_dim]

@@ -25,6 +25,7 @@ bool leaves_checkpoints(const ModelConfig& config, const LinearAttnNames& names,
 struct HostRecurrent {
   StateCache states;             // its layers are the model's recurrent ones, counted from 0
   LinearAttnDispatcher kernels;  // of models with linear attention
+  bool same_bits_drafted = false;  // LinearAttnCall::same_bits_drafted
 
   // Errors: those of StateCache::create and of the dispatcher's create and prepare. `team` outlives it.
   static Result<std::unique_ptr<HostRecurrent>> create(const ModelConfig& config, const StateCacheShape& shape,

@@ -95,6 +95,18 @@ TEST(Checkpoints, PromptsAreCutBetweenPagesToo) {
             (std::vector<Row>{{0, 4, {}, false}, {4, 8, {}, true}, {8, 12, {}, false}, {12, 14, {}, false}}));
 }
 
+// Nor are generated tokens shared, which a prompt that holds them computes otherwise, nor a prompt's last chunk.
+TEST(Checkpoints, OnlyWholeChunksOfPromptsAreSharedThere) {
+  for (const auto& [cut, cached] : {std::pair(1, 21), {4, 8}}) {
+    SchedulerConfig config = states_config(12);
+    config.state_cut_tokens = cut;
+    Scheduler scheduler(config);
+    ASSERT_TRUE(scheduler.add(make_spec(1, 10, 12)).ok());
+    run_to_idle(scheduler);
+    EXPECT_EQ(scheduler.stats().evictable_tokens, cached);
+  }
+}
+
 // The rest of a step that is too short to reach a place to cut at is left.
 TEST(Checkpoints, PromptsWaitForAStepThatTheyMayBeCutIn) {
   SchedulerConfig config = states_config(12);

@@ -407,11 +407,11 @@ void Scheduler::cache_prompt(Request& request) {
   request.kv_shared = true;
   request.prompt_cached = true;
   if (config_.disable_radix_cache) return;
-  const int pages = pool_.pages_for(request.written);
-  request.node = tree_.insert(request.node, std::span(request.tokens).first(request.written),
+  const int tokens = shared_tokens(request, request.written), pages = pool_.pages_for(tokens);
+  request.node = tree_.insert(request.node, std::span(request.tokens).first(tokens),
                               std::span(request.pages).first(pages * num_groups_), displaced_);
   drop_lingering(request, pool_.num_pages());  // the tree keeps them now
-  if (states_) hang_up_states(request, request.written);
+  if (states_) hang_up_states(request, tokens);
   if (displaced_.empty()) return;
   // An uncommitted step may read the displaced pages.
   for (const int32_t page : displaced_) {
@@ -447,7 +447,7 @@ void Scheduler::release_pages(Request& request) {
     request.node = nullptr;
   } else if (request.node != nullptr) {
     // A wasted row may have written the K/V of a token that was never committed.
-    const int tokens = std::min(request.written, request.num_tokens());
+    const int tokens = shared_tokens(request, std::min(request.written, request.num_tokens()));
     const auto pages = std::span(request.pages).first(pool_.pages_for(tokens) * num_groups_);
     request.node =
         tree_.insert(request.node, std::span(request.tokens).first(tokens), pages, displaced_);

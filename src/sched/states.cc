@@ -36,6 +36,13 @@ void Scheduler::take_state(Request& request, const RadixTree::Match& match, Step
 
 int Scheduler::state_cut_tokens() const { return states_ ? config_.state_cut_tokens : 1; }
 
+// How many of its first `tokens` tokens others may share: where bits depend on how they were computed, those of a
+// prompt up to a place where it may be cut.
+int Scheduler::shared_tokens(const Request& request, int tokens) const {
+  if (state_cut_tokens() == 1) return tokens;
+  return std::min(tokens, request.prefill_len) / state_cut_tokens() * state_cut_tokens();
+}
+
 // Where a prefill row that could go on to `end` ends, to be cut where it may be and for a checkpoint that it cannot
 // leave on its way.
 int Scheduler::state_stop(const Request& request, int end) const {

@@ -3,7 +3,10 @@
 // asked again; for each backend that claims it. Backends that do not are refused.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "device/cuda/cuda_device.h"
+#include "model/testing/shared_model.h"
 #include "serve_tale.h"
 
 namespace warpweave {
@@ -73,6 +76,94 @@ TEST_P(DeterministicServing, SameBitsInEveryCircumstance) {
   uncached.threads = 1;
   EXPECT_TRUE(same_bits(tale::ask(*tale::serve(uncached).engine, one, kTokens)[0], alone))
       << "no cache, one thread";
+}
+
+// A model whose layers keep states: prompts of several chunks of them, in pieces of other sizes, and answers that go on.
+class DeterministicHybrid : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(args_.model_path)) GTEST_SKIP() << args_.model_path << " is not there";
+    args_.dtype = "bfloat16";
+    args_.enable_deterministic_inference = true;
+    args_.max_mamba_cache_size = 64;
+    std::vector<int32_t> longest;
+    for (int i = 0; i < 3; ++i) {
+      for (const auto& prompt : crowd()) longest.insert(longest.end(), prompt.begin(), prompt.end());
+    }
+    for (const size_t length : {300, 129, 64, 65, 40, 7, 1}) {
+      prompts_.emplace_back(longest.begin() + static_cast<std::ptrdiff_t>(length) / 3,
+                            longest.begin() + static_cast<std::ptrdiff_t>(length / 3 + length));
+    }
+    ServedModel served = tale::serve(args_);
+    for (const auto& prompt : prompts_) alone_.push_back(tale::ask(*served.engine, {prompt}, kAnswer)[0]);
+  }
+
+  void expect_same(const ServerArgs& args, const char* where) {
+    ServedModel served = tale::serve(args);
+    for (const char* cache : {"cold", "warm"}) {
+      const std::vector<tale::Answer> answers = tale::ask(*served.engine, prompts_, kAnswer);
+      for (size_t i = 0; i < answers.size(); ++i) {
+        EXPECT_TRUE(same_bits(answers[i], alone_[i])) << where << ", " << cache << ", prompt " << i;
+      }
+    }
+    for (size_t i = 0; i < prompts_.size(); ++i) {
+      const tale::Answer one = tale::ask(*served.engine, {prompts_[i]}, kAnswer)[0];
+      EXPECT_TRUE(same_bits(one, alone_[i])) << where << ", warm and alone, prompt " << i;
+    }
+    EXPECT_EQ(served.engine->stats().retracted_reqs_total, 0u) << where;
+  }
+
+  static constexpr int kAnswer = 70;
+  ServerArgs args_ = [] {
+    ServerArgs args;
+    args.model_path = shared_model("tale-gdn");
+    return args;
+  }();
+  std::vector<std::vector<int32_t>> prompts_;
+  std::vector<tale::Answer> alone_;
+};
+
+TEST_F(DeterministicHybrid, SameBitsInEveryCircumstance) {
+  expect_same(args_, "in a crowd");
+  for (const int chunk : {-1, 64, 100}) {
+    ServerArgs chunked = args_;
+    chunked.chunked_prefill_size = chunk;
+    expect_same(chunked, "in chunks");
+  }
+  ServerArgs tight = args_;
+  tight.max_total_tokens = 500;
+  tight.schedule_conservativeness = 0.1;
+  expect_same(tight, "from a pool too small");
+  ServerArgs uncached = args_;
+  uncached.disable_radix_cache = true;
+  uncached.disable_overlap_schedule = true;
+  expect_same(uncached, "without a cache");
+}
+
+// Texts go on from what was answered before, whose states are not those of a prompt.
+TEST_F(DeterministicHybrid, AnswersAreReadAgainAsPromptsAre) {
+  ServedModel served = tale::serve(args_), fresh = tale::serve(args_);
+  const std::vector<tale::Answer> first = tale::ask(*served.engine, prompts_, kAnswer);
+  std::vector<std::vector<int32_t>> longer = prompts_;
+  for (size_t i = 0; i < longer.size(); ++i) longer[i].insert(longer[i].end(), first[i].ids.begin(), first[i].ids.end());
+  const std::vector<tale::Answer> warm = tale::ask(*served.engine, longer, kTokens);
+  const std::vector<tale::Answer> cold = tale::ask(*fresh.engine, longer, kTokens);
+  for (size_t i = 0; i < longer.size(); ++i) EXPECT_TRUE(same_bits(warm[i], cold[i])) << "prompt " << i;
+}
+
+TEST_F(DeterministicHybrid, SameBitsWithGuesses) {
+  for (const int topk : {1, 4}) {
+    ServerArgs ngram = args_;
+    ngram.speculative_algorithm = "NGRAM";
+    ngram.speculative_eagle_topk = topk;
+    expect_same(ngram, "NGRAM");
+    ServerArgs drafts = args_;
+    drafts.speculative_algorithm = "STANDALONE";
+    drafts.speculative_draft_model_path = "models/tale-draft";
+    drafts.speculative_num_steps = 3;
+    drafts.speculative_eagle_topk = topk;
+    expect_same(drafts, "STANDALONE");
+  }
 }
 
 std::vector<Served> claiming() {

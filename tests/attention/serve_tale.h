@@ -27,9 +27,9 @@ struct Answer {
 };
 
 inline ServedModel serve(ServerArgs args) {
-  args.model_path = kModel;
+  if (args.model_path.empty()) args.model_path = kModel;
   if (args.device == "auto") args.device = "cpu";
-  auto served = create_engine({.args = args, .model_path = kModel, .on_weights_progress = {}});
+  auto served = create_engine({.args = args, .model_path = args.model_path, .on_weights_progress = {}});
   EXPECT_TRUE(served.ok()) << served.status().message();
   return std::move(served).value();
 }

@@ -47,10 +47,7 @@ class CpuLinearAttn : public LinearAttnKernelBase {
     return team_.size() * LinearHeadScratch::floats(shape, limits.conv_width, has_tiles()) * sizeof(float);
   }
 
-  void decode(const LinearAttnCall& call) override {
-    assert(call.batch->q_indptr == nullptr);
-    run(call, &LinearHeadTask::advance);
-  }
+  void decode(const LinearAttnCall& call) override { run(call, &LinearHeadTask::decode); }
   void extend(const LinearAttnCall& call) override { run(call, &LinearHeadTask::advance); }
   void target_verify(const LinearAttnCall& call) override {
     assert(call.batch->max_q_tokens <= kLinearAttnMaxVerifyNodes);

@@ -145,6 +145,21 @@ TEST(CpuLinearAttn, DecodeContinuesAsExtendDoes) {
   }
 }
 
+// What speculation in deterministic mode rests on.
+TEST(CpuLinearAttn, DraftedNodesHaveDecodesBits) {
+  ThreadTeam team(2);
+  for (const CpuTier tier : tiers()) {
+    const auto kernel = make_cpu_linear_attn(team, tier);
+    for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+      for (const LinearAttnCase& c : testing_linear::chains_cases(kind)) {
+        if (c.state != DType::f32) continue;  // rounded once a call
+        const auto result = testing_linear::run_drafted_and_decoded(*kernel, c);
+        EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << c.name << ": " << result.text;
+      }
+    }
+  }
+}
+
 TEST(CpuLinearAttn, CheckpointsAreTheStatesOfCallsThatEndThere) {
   ThreadTeam team(2);
   const auto kernel = make_cpu_linear_attn(team);

@@ -115,6 +115,13 @@ void LinearHeadTask::zero_rows() {
   }
 }
 
+void LinearHeadTask::decode(int request, int k_head) {
+  if (!begin(request, k_head)) return zero_rows();
+  if (call_.conv != nullptr) load_windows();
+  by_steps({.first = first_, .count = 1}, true);
+  if (call_.conv != nullptr) store_windows(slot_);
+}
+
 void LinearHeadTask::advance(int request, int k_head) {
   if (!begin(request, k_head)) return zero_rows();
   const bool checkpoints = batch_.checkpoint_indptr != nullptr &&
@@ -122,7 +129,7 @@ void LinearHeadTask::advance(int request, int k_head) {
   const auto tokens = static_cast<int>(std::min<int64_t>(end_ - first_, kLinearAttnChunkTokens + 1));
   if (call_.conv != nullptr) load_windows();
   if (tokens == 0) return carry();
-  if (tokens > kStepTokens || checkpoints) return by_chunks();
+  if (tokens > kStepTokens || checkpoints || call_.same_bits_drafted) return by_chunks();
   by_steps({.first = first_, .count = tokens}, true);
   if (call_.conv != nullptr) store_windows(slot_);
 }
@@ -157,7 +164,7 @@ void LinearHeadTask::by_steps(const Tokens& tokens, bool outputs) {
     }
     const LinearAttnState& state = call_.state;
     kernels_.step({.state_in = initial_ >= 0 ? offset(state.data, state.dtype, state_at(initial_, i)) : nullptr,
-                   .state_out = offset(state.data, state.dtype, state_at(slot_, i)),
+                   .state_out = tokens.carries ? offset(state.data, state.dtype, state_at(slot_, i)) : s_.state_t,
                    .type = type_of(state.dtype),
                    .tokens = tokens.count,
                    .k_dim = shape_.k_dim,
@@ -190,6 +197,12 @@ void LinearHeadTask::by_chunks() {
   for (int64_t at = first_; at < end_;) {
     int64_t stop = std::min<int64_t>(end_, at + kLinearAttnChunkTokens);
     if (next < last) stop = std::min(stop, first_ + batch_.checkpoint_tokens[next]);
+    if (call_.same_bits_drafted && stop - at == 1) {  // as where steps of single tokens are decodes
+      if (at > first_) store(slot_), initial_ = slot_;
+      by_steps({.first = at, .count = 1}, true);
+      if (call_.conv != nullptr) store_windows(slot_);
+      return;
+    }
     chunk({.first = at, .count = static_cast<int>(stop - at)});
     at = stop;
     if (next < last && at - first_ == batch_.checkpoint_tokens[next]) store(batch_.checkpoint_slots[next++]);
@@ -200,6 +213,7 @@ void LinearHeadTask::by_chunks() {
 void LinearHeadTask::verify(int request, int k_head) {
   if (!begin(request, k_head)) return zero_rows();
   if (first_ == end_) return;
+  if (call_.same_bits_drafted) return verify_by_steps();
   const TilesInUse tiles(kernels_);
   if (call_.conv != nullptr) load_windows();
   for (int i = 0; i < shape_.heads_per_k(); ++i) load_state(i);
@@ -209,17 +223,36 @@ void LinearHeadTask::verify(int request, int k_head) {
          .carries = false});
 }
 
+// The nodes from the root to `node`; how many.
+int LinearHeadTask::path_to(int node, int32_t* path) const {
+  int depth = 0;
+  for (; node >= 0; node = batch_.parents != nullptr ? batch_.parents[first_ + node] : node - 1) path[depth++] = node;
+  std::reverse(path, path + depth);
+  return depth;
+}
+
+// Each way from the root to a leaf as decode would go it.
+void LinearHeadTask::verify_by_steps() {
+  const int nodes = static_cast<int>(end_ - first_);
+  bool has_child[kLinearAttnMaxVerifyNodes] = {};
+  for (int node = 0; node < nodes; ++node) {
+    const int parent = batch_.parents != nullptr ? batch_.parents[first_ + node] : node - 1;
+    if (parent >= 0) has_child[parent] = true;
+  }
+  int32_t path[kLinearAttnMaxVerifyNodes];
+  for (int leaf = 0; leaf < nodes; ++leaf) {
+    if (has_child[leaf]) continue;
+    if (call_.conv != nullptr) load_windows();
+    by_steps({.first = first_, .picked = path, .count = path_to(leaf, path), .carries = false}, true);
+  }
+}
+
 void LinearHeadTask::commit(int request, int k_head) {
   if (!begin(request, k_head)) return;
   if (call_.conv != nullptr) load_windows();
   int32_t path[kLinearAttnMaxVerifyNodes];
-  int depth = 0;
-  for (int node = batch_.accepted[request]; node >= 0;
-       node = batch_.parents != nullptr ? batch_.parents[first_ + node] : node - 1) {
-    path[depth++] = node;
-  }
+  const int depth = path_to(batch_.accepted[request], path);
   if (depth == 0) return carry();
-  std::reverse(path, path + depth);
   by_steps({.first = first_, .picked = path, .count = depth}, false);
   if (call_.conv != nullptr) store_windows(slot_);
 }

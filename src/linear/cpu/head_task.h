@@ -60,8 +60,8 @@ class LinearHeadTask {
  public:
   LinearHeadTask(const LinearAttnCall& call, const LinearCpuKernels& kernels, const LinearHeadScratch& scratch);
 
-  // decode and extend.
-  void advance(int request, int k_head);
+  void decode(int request, int k_head);
+  void advance(int request, int k_head);  // extend
   void verify(int request, int k_head);
   void commit(int request, int k_head);
 
@@ -84,8 +84,10 @@ class LinearHeadTask {
   }
 
   void zero_rows();
+  int path_to(int node, int32_t* path) const;
   void carry();
   void by_steps(const Tokens& tokens, bool outputs);
+  void verify_by_steps();
   void by_chunks();
   void chunk(const Tokens& tokens);
   void key_products(const Tokens& tokens);

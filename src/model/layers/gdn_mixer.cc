@@ -35,6 +35,7 @@ GdnLayerCall GdnMixer::layer_call(HostRecurrent& recurrent) const {
   std::byte* const memory = aligned(w_.memory_.data());
   GdnLayerCall gdn;
   gdn.phase = w_.rows_.phase();
+  gdn.same_bits_drafted = recurrent.same_bits_drafted;
   gdn.batch = &w_.rows_.batch();
   gdn.state = {state.data, state.dtype, state.slot_stride, int64_t{layer.shape.v_dim} * layer.shape.k_dim};
   gdn.conv_state = conv.data;
