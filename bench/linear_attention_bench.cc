@@ -22,7 +22,7 @@ constexpr int kDim = 128;
 struct Options {
   int threads = available_cpus(), repeats = 5, k_heads = 16, v_heads = 32;
   bool kda = false, bf16_state = false;
-  CpuTier tier = cpu_info().tier;
+  CpuTier tier = cpu_linear_tier();
 };
 
 class Layer {

@@ -4,8 +4,10 @@
 #include <xmmintrin.h>
 #endif
 
+#include <algorithm>
 #include <atomic>
 #include <cassert>
+#include <cstdlib>
 
 #include "linear/cpu/head_task.h"
 
@@ -96,6 +98,14 @@ const LinearCpuKernels& cpu_linear_kernels(CpuTier tier) {
   if (tier == CpuTier::avx2) return kLinearAttnAvx2;
 #endif
   return kLinearAttnScalar;
+}
+
+// AMX's tiles lose: prompts of 2,048 tokens took 136 ms with them on a Xeon (one thread, GDN, f32, 2026-11-30) and 127
+// without, of KDA with 16-bit states 181 and 154. What was reckoned (tile_gemm.h) does not hold there.
+CpuTier cpu_linear_tier() {
+  const char* const asked = std::getenv("WARPWEAVE_CPU_TIER");
+  if (asked != nullptr && asked == cpu_tier_name(CpuTier::amx_bf16)) return cpu_info().tier;
+  return std::min(cpu_info().tier, CpuTier::avx512_bf16);
 }
 
 std::unique_ptr<LinearAttnKernelBase> make_cpu_linear_attn(ThreadTeam& team, CpuTier tier) {
