@@ -50,7 +50,7 @@ const ForwardBatch& BatchBuilder::build(const Step& step, std::span<const Propos
   assert(batch_.num_tokens == step.num_tokens || any_proposal);
   if (batch_.num_reqs == 0) {
     batch_.mode = ForwardMode::idle;
-  } else if (batch_.max_q_len == 1) {
+  } else if (batch_.max_q_len == 1 && !(any_prefill && cache_.prompts_apart)) {
     batch_.mode = ForwardMode::decode;
   } else if (any_proposal) {
     batch_.mode = ForwardMode::target_verify;

@@ -38,6 +38,7 @@ struct BatchCache {
   bool causal = true;       // as ForwardBatch::causal
   int32_t vocab_size =
       INT32_MAX;  // ids from it on stand for rows that requests bring: the model's input_ids have 0 there
+  bool prompts_apart = false;  // prompts are no decode where each has one token, for models that give them other bits
 };
 
 class BatchBuilder {

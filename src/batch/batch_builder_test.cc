@@ -72,6 +72,20 @@ TEST(BatchBuilder, NamesTheMode) {
   EXPECT_EQ(builder.build(step).mode, ForwardMode::decode);
 }
 
+TEST(BatchBuilder, TellsAPromptOfOneTokenFromADecodeWhereBitsDiffer) {
+  const Ints token = {10}, pages = {7};
+  for (const bool prefill : {false, true}) {
+    for (const bool apart : {false, true}) {
+      Step step;
+      step.rows.push_back(make_row(1, 3, token, pages));
+      step.rows[0].prefill = prefill;
+      step.num_tokens = 1;
+      BatchBuilder builder({.page_size = 4, .prompts_apart = apart});
+      EXPECT_EQ(builder.build(step).mode, prefill && apart ? ForwardMode::extend : ForwardMode::decode);
+    }
+  }
+}
+
 TEST(BatchBuilder, KeepsTableRowsRightWhenRequestsMoveGrowAndChangePages) {
   const Ints token = {1};
   BatchBuilder builder({.page_size = 1});

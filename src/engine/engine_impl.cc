@@ -157,7 +157,7 @@ namespace {
 BatchCache batch_cache_of(const DeviceSetup& setup) {
   const KvCacheShape cache = kv_cache_shape(setup);
   return {setup.plan.attention.page_size, cache.num_groups(), cache.blank_page(), !setup.bundle.config.encoder,
-          setup.bundle.config.vocab_size};
+          setup.bundle.config.vocab_size, /*prompts_apart=*/setup.scheduler.state_cut_tokens > 1};
 }
 
 // The buffers of the widest step get their size.

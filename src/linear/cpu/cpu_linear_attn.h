@@ -1,7 +1,8 @@
 // GDN and KDA on CPUs: what --linear-attn-backend cpu is, the default there.
 //
 // Tiers: AVX-512 with AMX's tiles for the products of prompts, AVX-512, AVX2 and portable, chosen at run time, the
-// first only where WARPWEAVE_CPU_TIER names it. A request's bits do not depend on the batch or the number of threads; they do on how its prompt is cut into calls.
+// first only where WARPWEAVE_CPU_TIER names it. A request's bits do not depend on the batch or the number of threads;
+// they do on how its prompt is cut into calls.
 // Working memory is LinearAttnCall::workspace, a share per thread.
 #pragma once
 
