@@ -22,7 +22,7 @@ class Drafting {
     args_.device = "cpu";
     auto bundle = open_served_model(args_, args_.model_path);
     EXPECT_TRUE(bundle.ok()) << bundle.status().message();
-    auto plan = plan_serving(args_, {bundle->config, bundle->eos_token_ids, bundle->weights.get(), args_.model_path},
+    auto plan = plan_serving(args_, {bundle->config, bundle->eos_token_ids, bundle->weights.get(), args_.model_path, args_.model_path},
                              {.hardware = cpu_hardware_facts()});
     EXPECT_TRUE(plan.ok()) << plan.status().message();
     target_ = build_decoder(bundle->config, bundle->weights,

@@ -29,8 +29,7 @@ class GpuDrafting {
   Status start() {
     WW_ASSIGN_OR_RETURN(const ModelBundle bundle, open_served_model(args_, args_.model_path));
     WW_ASSIGN_OR_RETURN(const std::optional<GpuChoice> gpu, resolve_device("cuda"));
-    WW_ASSIGN_OR_RETURN(ServePlan plan, plan_serving(args_, {bundle.config, bundle.eos_token_ids, bundle.weights.get(),
-                                                             args_.model_path}, {.hardware = gpu->facts}));
+    WW_ASSIGN_OR_RETURN(ServePlan plan, plan_serving(args_, {bundle.config, bundle.eos_token_ids, bundle.weights.get(), args_.model_path, args_.model_path}, {.hardware = gpu->facts}));
     const BuildOptions build = {.dtype = plan.dtype, .max_positions = plan.context_len, .progress = {}};
     WW_ASSIGN_OR_RETURN(stream_, create_stream());
     WW_ASSIGN_OR_RETURN(GpuDecoderWeights weights, load_gpu_weights(bundle.config, bundle.weights, build, team_));
