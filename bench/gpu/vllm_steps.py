@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """vLLM on a model shape with made-up weights: decode steps, prefill and first token, as serving_bench's rows.
 
-usage: [VLLM_MOE_ROUTING_SIMULATION_STRATEGY=uniform_random] vllm_steps.py SHAPE_FOLDER ROW,ROW...
+usage: [VLLM_MOE_ROUTING_SIMULATION_STRATEGY=uniform_random] vllm_steps.py SHAPE_FOLDER ROW,ROW... [LLM_OPTIONS]
 rows, taken in the order given: dN (steps of N requests), ttft, p8k (one prompt of 8,192 tokens), p16 (16 of 1,024).
 With the variable experts are drawn by dice, as by serving_bench --moe-routing uniform. CUDA graphs are captured for
-1, 8, 64 and 256 rows, which start sooner than vLLM's 51 sizes; all else is as vLLM chooses. Written for vLLM 0.24.
+1, 8, 64 and 256 rows, which start sooner than vLLM's 51 sizes; all else is as vLLM chooses, but for LLM_OPTIONS, a JSON
+object: '{"gdn_prefill_backend": "triton"}' where FlashInfer, its choice for GDN prompts, is missing. Written for vLLM 0.24.
 """
 import itertools
+import json
 import random
 import statistics
 import sys
@@ -21,12 +23,12 @@ EDGE_STEPS = 4  # at either end of a run of full batches, left out
 class Engine:
     """An engine that is asked by whole batches."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, options):
         from vllm import LLM
         self.engine = LLM(model=folder, load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16",
                           max_model_len=10240, enable_prefix_caching=False, gpu_memory_utilization=0.88,
                           max_num_seqs=max(GRAPH_ROWS), max_num_batched_tokens=16384, seed=0,
-                          compilation_config={"cudagraph_capture_sizes": GRAPH_ROWS}).llm_engine
+                          compilation_config={"cudagraph_capture_sizes": GRAPH_ROWS}, **options).llm_engine
         self.ids = itertools.count()
         self.dice = random.Random(0)
 
@@ -76,7 +78,7 @@ def prefill(engine, lengths):
 
 def main():
     folder, rows = sys.argv[1], sys.argv[2].split(",")
-    engine = Engine(folder)
+    engine = Engine(folder, json.loads(sys.argv[3]) if len(sys.argv) > 3 else {})
     for lengths, tokens in (([512] * 8, 16), ([1024] * 64, 8), ([8192], 1), ([1024] * 16, 1)):  # compiles what is left
         engine.batch(lengths, tokens)
     for row in rows:
