@@ -151,11 +151,7 @@ Status EngineCore::submit(GenerateRequest request, OutputSink sink) {
 void EngineCore::abort(const std::string& rid) {
   {
     std::lock_guard lock(mutex_);
-    if (rid.empty()) {
-      inbox_.abort_all = true;
-    } else {
-      inbox_.aborted.push_back(rid);
-    }
+    inbox_.aborts.push_back({rid, inbox_.arrived.size()});
   }
   inbox_changed_.notify_one();
 }

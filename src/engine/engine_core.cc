@@ -35,7 +35,7 @@ EngineCore::~EngineCore() {
   {
     std::lock_guard lock(mutex_);
     draining_ = stopping_ = true;
-    inbox_.abort_all = true;
+    inbox_.aborts.push_back({"", inbox_.arrived.size()});
   }
   inbox_changed_.notify_one();
   thread_.join();
@@ -158,6 +158,15 @@ std::chrono::microseconds EngineCore::patience() const {
   return std::chrono::microseconds(request_ended_ ? static_cast<int64_t>(last_decode_us_ / 4) : 0);
 }
 
+void EngineCore::abort_now(const std::string& rid) {
+  const Status why(StatusCode::cancelled, "the request was aborted");
+  if (rid.empty()) {
+    for (auto& [id, request] : requests_) end_request(*request, why);
+  } else if (const auto it = ids_by_rid_.find(rid); it != ids_by_rid_.end()) {
+    end_request(*requests_.at(it->second), why);
+  }
+}
+
 bool EngineCore::take_inbox(std::chrono::microseconds patience) {
   {
     std::unique_lock lock(mutex_);
@@ -170,19 +179,17 @@ bool EngineCore::take_inbox(std::chrono::microseconds patience) {
     }
     std::swap(taken_, inbox_);
   }
-  for (auto& request : taken_.arrived) start_request(request);
+  size_t started = 0;
+  const auto start_to = [&](size_t end) {
+    for (; started < end; ++started) start_request(taken_.arrived[started]);
+  };
+  for (const Abort& abort : taken_.aborts) {
+    start_to(abort.arrived);
+    abort_now(abort.rid);
+  }
+  start_to(taken_.arrived.size());
   taken_.arrived.clear();
-  const Status why(StatusCode::cancelled, "the request was aborted");
-  if (taken_.abort_all) {
-    for (auto& [id, request] : requests_) end_request(*request, why);
-  }
-  taken_.abort_all = false;
-  for (const std::string& rid : taken_.aborted) {
-    if (const auto it = ids_by_rid_.find(rid); it != ids_by_rid_.end()) {
-      end_request(*requests_.at(it->second), why);
-    }
-  }
-  taken_.aborted.clear();
+  taken_.aborts.clear();
   if (taken_.out_of_time) {
     const Status late = Status::unavailable("the server is shutting down and had no time to finish this");
     for (auto& [id, request] : requests_) end_request(*request, late);

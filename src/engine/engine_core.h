@@ -67,15 +67,18 @@ class EngineCore : public Engine {
   Result<std::string> stop_profile() override { return trace_.stop(); }
 
  private:
+  struct Abort {
+    std::string rid;     // empty: all
+    size_t arrived = 0;  // so many had come into the inbox before
+  };
   struct Inbox {
     std::vector<std::unique_ptr<LiveRequest>> arrived;
-    std::vector<std::string> aborted;
-    bool abort_all = false;
+    std::vector<Abort> aborts;
     bool out_of_time = false;  // draining took too long: running requests are ended
     std::vector<std::promise<bool>> flushes;
     std::vector<std::promise<Status>> audits;
     bool empty() const {
-      return arrived.empty() && aborted.empty() && !abort_all && !out_of_time && flushes.empty() && audits.empty();
+      return arrived.empty() && aborts.empty() && !out_of_time && flushes.empty() && audits.empty();
     }
   };
 
@@ -86,6 +89,7 @@ class EngineCore : public Engine {
   void wait(DeviceStep* step);
   std::chrono::microseconds patience() const;
   bool take_inbox(std::chrono::microseconds patience);
+  void abort_now(const std::string& rid);
   void trim_when_idle(std::unique_lock<std::mutex>& lock);
   bool has_more();
   void start_request(std::unique_ptr<LiveRequest>& arrived);

@@ -255,6 +255,19 @@ TEST(Engine, AbortFreesThePages) {
   EXPECT_EQ(served.engine->submit(greedy("c", {5}, 1), answers.sink("c")).code(), StatusCode::unavailable);
 }
 
+// Both are often taken out of the inbox at once.
+TEST(Engine, AnAbortSparesRequestsThatComeLater) {
+  ServedModel served = serve();
+  Collector answers;
+  for (int i = 0; i < 200; ++i) {
+    const std::string rid = std::to_string(i);
+    served.engine->abort(i % 2 == 0 ? "" : rid);
+    ASSERT_TRUE(served.engine->submit(greedy(rid, {5, 6, 7}, 1), answers.sink(rid)).ok());
+    answers.wait(i + 1);
+    ASSERT_NE(answers[rid].last.finish->type, FinishReason::Type::abort) << i;
+  }
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
 size_t resident_bytes() { return static_cast<size_t>(resident_memory().bytes); }
 
