@@ -378,6 +378,7 @@ class Scheduler {
   bool can_take_state() const { return !states_ || states_->num_free() > 0; }
   void take_state(Request& request, const RadixTree::Match& match, Step& step);
   int state_cut_tokens() const;
+  int last_cut(int tokens) const { return tokens / state_cut_tokens() * state_cut_tokens(); }
   int shared_tokens(const Request& request, int tokens) const;
   int state_stop(const Request& request, int end) const;
   int32_t take_checkpoint_slot(Request& request, const StepRow& row, CheckpointWorth most);

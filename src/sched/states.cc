@@ -26,7 +26,7 @@ void Scheduler::take_state(Request& request, const RadixTree::Match& match, Step
   assert(request.state_slot == kNoStateSlot && request.saved_states.empty());
   request.state_slot = states_->alloc(StateSlotUse::request);
   assert(request.state_slot != kNoStateSlot);
-  const int branch = match.kv_tokens / state_cut_tokens() * state_cut_tokens();
+  const int branch = last_cut(match.kv_tokens);
   request.branch_at = branch > match.tokens() ? branch : 0;
   request.state_saved_at = match.tokens();
   if (match.state_slot == kNoStateSlot) return;
@@ -40,13 +40,13 @@ int Scheduler::state_cut_tokens() const { return states_ ? config_.state_cut_tok
 // prompt up to a place where it may be cut.
 int Scheduler::shared_tokens(const Request& request, int tokens) const {
   if (state_cut_tokens() == 1) return tokens;
-  return std::min(tokens, request.prefill_len) / state_cut_tokens() * state_cut_tokens();
+  return last_cut(std::min(tokens, request.prefill_len));
 }
 
 // Where a prefill row that could go on to `end` ends, to be cut where it may be and for a checkpoint that it cannot
 // leave on its way.
 int Scheduler::state_stop(const Request& request, int end) const {
-  if (end < request.prefill_len) end = end / state_cut_tokens() * state_cut_tokens();
+  if (end < request.prefill_len) end = last_cut(end);
   if (config_.state_checkpoints_within_rows || config_.disable_radix_cache) return end;
   const int next = (request.scheduled / config_.state_interval + 1) * config_.state_interval;
   if (request.branch_at > request.scheduled) end = std::min(end, request.branch_at);
@@ -76,7 +76,7 @@ void Scheduler::save_state(Request& request, const StepRow& row, Step& step) {
   const int interval = config_.state_interval;
   const bool before = !row.prefill && waits_for_tokens_;  // where it ends is not known yet
   const int position = before ? row.start : request.scheduled;
-  if (config_.state_cut_tokens > 1 && (!row.prefill || position % config_.state_cut_tokens != 0)) return;
+  if (state_cut_tokens() > 1 && (!row.prefill || position != last_cut(position))) return;
   const bool wanted =
       before ? position / interval > request.state_saved_at / interval
              : position == request.prefill_len || position == request.branch_at || position % interval == 0;
@@ -102,8 +102,7 @@ void Scheduler::save_states_within(Request& request, StepRow& row, Step& step) {
     return true;
   };
   // In place of the prompt's end, where that is no place to go on from.
-  const int whole = end / state_cut_tokens() * state_cut_tokens();
-  const int last = whole == end || end < request.prefill_len ? 0 : whole;
+  const int last = last_cut(end) == end || end < request.prefill_len ? 0 : last_cut(end);
   bool room = branch <= row.start || branch >= end || save(branch);
   if (last > row.start && last != branch) room = room && save(last);
   for (int position = (end - 1) / interval * interval; room && position > row.start; position -= interval) {

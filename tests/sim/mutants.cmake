@@ -124,14 +124,14 @@ sim_mutant(checkpoint_given_up_while_it_is_read sched/states.cc
   [[deferred_states_.push_back({step.number, match.state_slot});]]
   [[states_->unref(match.state_slot);]])
 sim_mutant(prompt_cut_anywhere sched/states.cc
-  [[if (end < request.prefill_len) end = end]]
-  [[if (false) end = end]])
+  [[if (end < request.prefill_len) end = last_cut(end);]]
+  [[]])
 sim_mutant(checkpoint_where_nothing_may_be_cut sched/states.cc
-  [[const int branch = match.kv_tokens / state_cut_tokens() * state_cut_tokens();]]
+  [[const int branch = last_cut(match.kv_tokens);]]
   [[const int branch = match.kv_tokens;]])
 sim_mutant(checkpoint_of_generated_tokens sched/states.cc
-  [[config_.state_cut_tokens > 1 && (!row.prefill || position]]
-  [[config_.state_cut_tokens > 1 && (position]])
+  [[state_cut_tokens() > 1 && (!row.prefill || position]]
+  [[state_cut_tokens() > 1 && (position]])
 sim_mutant(generated_tokens_computed_again sched/admission.cc
   [[if (state_cut_tokens() > 1) return remaining;]]
   [[]])
