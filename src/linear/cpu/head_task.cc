@@ -197,12 +197,6 @@ void LinearHeadTask::by_chunks() {
   for (int64_t at = first_; at < end_;) {
     int64_t stop = std::min<int64_t>(end_, at + kLinearAttnChunkTokens);
     if (next < last) stop = std::min(stop, first_ + batch_.checkpoint_tokens[next]);
-    if (call_.same_bits_drafted && stop - at == 1) {  // as where steps of single tokens are decodes
-      if (at > first_) store(slot_), initial_ = slot_;
-      by_steps({.first = at, .count = 1}, true);
-      if (call_.conv != nullptr) store_windows(slot_);
-      return;
-    }
     chunk({.first = at, .count = static_cast<int>(stop - at)});
     at = stop;
     if (next < last && at - first_ == batch_.checkpoint_tokens[next]) store(batch_.checkpoint_slots[next++]);
