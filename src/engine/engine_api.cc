@@ -151,7 +151,14 @@ Status EngineCore::submit(GenerateRequest request, OutputSink sink) {
 void EngineCore::abort(const std::string& rid) {
   {
     std::lock_guard lock(mutex_);
-    inbox_.aborts.push_back({rid, inbox_.arrived.size()});
+    const auto is_it = [&](const auto& request) { return request->request.rid == rid; };
+    if (rid.empty()) {
+      inbox_.mark_all_aborted();
+    } else if (const auto it = std::ranges::find_if(inbox_.arrived, is_it); it != inbox_.arrived.end()) {
+      (*it)->aborted = true;
+    } else {
+      inbox_.aborted.push_back(rid);
+    }
   }
   inbox_changed_.notify_one();
 }

@@ -31,11 +31,17 @@ EngineCore::EngineCore(EngineCoreOptions options, std::unique_ptr<DeviceRunner> 
   thread_ = std::thread([this] { loop(); });
 }
 
+// Takes no memory: the destructor has to come through where there is none.
+void EngineCore::Inbox::mark_all_aborted() noexcept {
+  for (auto& request : arrived) request->aborted = true;
+  abort_all = true;
+}
+
 EngineCore::~EngineCore() {
   {
     std::lock_guard lock(mutex_);
     draining_ = stopping_ = true;
-    inbox_.aborts.push_back({"", inbox_.arrived.size()});
+    inbox_.mark_all_aborted();
   }
   inbox_changed_.notify_one();
   thread_.join();
@@ -158,13 +164,17 @@ std::chrono::microseconds EngineCore::patience() const {
   return std::chrono::microseconds(request_ended_ ? static_cast<int64_t>(last_decode_us_ / 4) : 0);
 }
 
-void EngineCore::abort_now(const std::string& rid) {
-  const Status why(StatusCode::cancelled, "the request was aborted");
-  if (rid.empty()) {
-    for (auto& [id, request] : requests_) end_request(*request, why);
-  } else if (const auto it = ids_by_rid_.find(rid); it != ids_by_rid_.end()) {
-    end_request(*requests_.at(it->second), why);
+// Called before requests of the same inbox are started, as these aborts do not concern them.
+void EngineCore::abort_taken() {
+  if (taken_.abort_all) {
+    for (auto& [id, request] : requests_) end_request(*request, aborted_);
   }
+  taken_.abort_all = false;
+  for (const std::string& rid : taken_.aborted) {
+    const auto it = ids_by_rid_.find(rid);
+    if (it != ids_by_rid_.end()) end_request(*requests_.at(it->second), aborted_);
+  }
+  taken_.aborted.clear();
 }
 
 bool EngineCore::take_inbox(std::chrono::microseconds patience) {
@@ -179,17 +189,9 @@ bool EngineCore::take_inbox(std::chrono::microseconds patience) {
     }
     std::swap(taken_, inbox_);
   }
-  size_t started = 0;
-  const auto start_to = [&](size_t end) {
-    for (; started < end; ++started) start_request(taken_.arrived[started]);
-  };
-  for (const Abort& abort : taken_.aborts) {
-    start_to(abort.arrived);
-    abort_now(abort.rid);
-  }
-  start_to(taken_.arrived.size());
+  abort_taken();
+  for (auto& request : taken_.arrived) start_request(request);
   taken_.arrived.clear();
-  taken_.aborts.clear();
   if (taken_.out_of_time) {
     const Status late = Status::unavailable("the server is shutting down and had no time to finish this");
     for (auto& [id, request] : requests_) end_request(*request, late);
@@ -229,6 +231,7 @@ void EngineCore::start_request(std::unique_ptr<LiveRequest>& arrived) {
   ids_by_rid_[request.request.rid] = request.id;
   if (lengths_) request.draft_length = lengths_->begin(static_cast<int>(requests_.size()));
 
+  if (request.aborted) return refuse(request, aborted_);
   const GenerateRequest& asked = request.request;
   ScheduledRequestSpec spec;
   spec.id = request.id;
@@ -246,14 +249,17 @@ void EngineCore::start_request(std::unique_ptr<LiveRequest>& arrived) {
   if (const auto it = ids_by_rid_.find(asked.wait_for_prefix_of); it != ids_by_rid_.end()) {
     spec.wait_for_prefix_of = it->second;
   }
-  if (Status added = scheduler_->add(std::move(spec)); !added.ok()) {
-    FinishReason reason;
-    reason.type = FinishReason::Type::abort;
-    reason.error = std::move(added);
-    ++aborted_total_;
-    answer(request, std::move(reason));
-    forget(request.id);
-  }
+  if (Status added = scheduler_->add(std::move(spec)); !added.ok()) refuse(request, std::move(added));
+}
+
+// Ends a request that the scheduler has not seen.
+void EngineCore::refuse(LiveRequest& request, Status why) {
+  FinishReason reason;
+  reason.type = FinishReason::Type::abort;
+  reason.error = std::move(why);
+  ++aborted_total_;
+  answer(request, std::move(reason));
+  forget(request.id);
 }
 
 DeviceStep* EngineCore::prepare(const Step& step) {

@@ -67,18 +67,16 @@ class EngineCore : public Engine {
   Result<std::string> stop_profile() override { return trace_.stop(); }
 
  private:
-  struct Abort {
-    std::string rid;     // empty: all
-    size_t arrived = 0;  // so many had come into the inbox before
-  };
   struct Inbox {
     std::vector<std::unique_ptr<LiveRequest>> arrived;
-    std::vector<Abort> aborts;
+    std::vector<std::string> aborted;  // rids of requests taken earlier; those in `arrived` are marked instead
+    bool abort_all = false;            // all taken earlier
+    void mark_all_aborted() noexcept;
     bool out_of_time = false;  // draining took too long: running requests are ended
     std::vector<std::promise<bool>> flushes;
     std::vector<std::promise<Status>> audits;
     bool empty() const {
-      return arrived.empty() && aborts.empty() && !out_of_time && flushes.empty() && audits.empty();
+      return arrived.empty() && aborted.empty() && !abort_all && !out_of_time && flushes.empty() && audits.empty();
     }
   };
 
@@ -89,10 +87,11 @@ class EngineCore : public Engine {
   void wait(DeviceStep* step);
   std::chrono::microseconds patience() const;
   bool take_inbox(std::chrono::microseconds patience);
-  void abort_now(const std::string& rid);
+  void abort_taken();
   void trim_when_idle(std::unique_lock<std::mutex>& lock);
   bool has_more();
   void start_request(std::unique_ptr<LiveRequest>& arrived);
+  void refuse(LiveRequest& request, Status why);
   DeviceStep* prepare(const Step& step);
   void propose(const Step& step, DeviceStep& device_step);
   bool anyone_guesses();
@@ -153,6 +152,7 @@ class EngineCore : public Engine {
   StepTrace trace_;
   // Made ahead: when they are needed there may be no memory left for a text.
   const Status out_of_memory_{StatusCode::unavailable, "the server ran out of memory; retry later"};
+  const Status aborted_{StatusCode::cancelled, "the request was aborted"};
   const Status engine_failed_{StatusCode::internal, "the engine failed; retry later"};
 
   // Engine thread only.

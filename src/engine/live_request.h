@@ -29,6 +29,7 @@ struct LiveRequest {
   // Up to the sampler's usual part, what every step of decoding reads stands together.
   RequestId id = kNoRequest;
   bool answered = false;            // the final delta is out
+  bool aborted = false;             // before it was started
   std::vector<int32_t> output_ids;  // committed
   SpeculationCounts speculated;
   LengthState draft_length;  // with --speculative-adaptive
