@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace warpweave {
 namespace {
@@ -95,6 +96,16 @@ Status LinearAttnDispatcher::prepare(const LinearAttnShape& shape) {
     if (kernel != nullptr) WW_RETURN_IF_ERROR(kernel->prepare(shape));
   }
   return {};
+}
+
+Status LinearAttnDispatcher::take_failure() {
+  Status first;
+  for (auto* kernel : {decode_.get(), extend_.get(), verify_.get()}) {
+    if (kernel == nullptr) continue;
+    Status failure = kernel->take_failure();
+    if (first.ok()) first = std::move(failure);
+  }
+  return first;
 }
 
 size_t LinearAttnDispatcher::workspace_bytes(const LinearAttnShape& shape, const LinearAttnLimits& limits) const {

@@ -61,6 +61,8 @@ class LinearAttnDispatcher {
   // Only where names.verify was given.
   void target_verify(const LinearAttnCall& call) { verify_->target_verify(call); }
   void commit(const LinearAttnCall& call) { verify_->commit(call); }
+  // The first failure of these calls since it was last asked, as of each kernel.
+  Status take_failure();
 
   const std::vector<std::string>& reasons() const { return reasons_; }
 

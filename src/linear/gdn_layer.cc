@@ -96,7 +96,7 @@ Status run_gdn_heads(const GdnLayerWeights& weights, const GdnLayerCall& call, L
   WW_RETURN_IF_ERROR(check_linear_attn_call(attention));
   if (call.phase == LinearAttnPhase::commit) {
     kernels.commit(attention);
-    return {};
+    return kernels.take_failure();
   }
   weights.in.forward(call.x, {.data = call.rows, .row_stride = width}, team);
   if (weights.is_kda()) {
@@ -111,7 +111,7 @@ Status run_gdn_heads(const GdnLayerWeights& weights, const GdnLayerCall& call, L
     case LinearAttnPhase::target_verify: kernels.target_verify(attention); break;
     default: kernels.extend(attention);
   }
-  return {};
+  return kernels.take_failure();
 }
 
 Status run_gdn_layer(const GdnLayerWeights& weights, const GdnLayerCall& call, LinearAttnDispatcher& kernels,

@@ -82,7 +82,7 @@ struct GdnLayerCall {
   size_t workspace_bytes = 0;
 };
 
-// As check_linear_attn_call; the GEMMs only assert.
+// As check_linear_attn_call and the kernels' take_failure(); the GEMMs only assert.
 Status run_gdn_layer(const GdnLayerWeights& weights, const GdnLayerCall& call, LinearAttnDispatcher& kernels,
                      ThreadTeam& team);
 // The same up to call.heads: without the output GEMM, for callers that want it of some rows.

@@ -215,6 +215,10 @@ class LinearAttnKernelBase {
   // After a target_verify with the same call, inputs and states: advances both states along the accepted path
   // (batch->accepted). `out` and `norm` are not used.
   virtual void commit(const LinearAttnCall& call) = 0;
+
+  // The first failure of the calls since it was last asked: what they write is then undefined. For kernels that learn
+  // of it in the call; those of GPUs fail their stream, and those of CPUs do not fail.
+  virtual Status take_failure() { return {}; }
 };
 
 // The metadata of a call, on the host: shapes, types, strides, which parts are given. `invalid_argument` with the

@@ -43,10 +43,15 @@ Result<Api> load() {
 
 }  // namespace
 
-Result<const Api*> api() {
-  static const Result<Api> loaded = load();
+Result<Api*> changeable_api() {
+  static Result<Api> loaded = load();
   if (!loaded.ok()) return loaded.status();
   return &*loaded;
+}
+
+Result<const Api*> api() {
+  WW_ASSIGN_OR_RETURN(const Api* loaded, changeable_api());
+  return loaded;
 }
 
 Status look_for_drivers() {

@@ -28,6 +28,8 @@ struct Api {
 
 // Loaded once; thread-safe. `unsupported`, with what to install, where there is no OpenCL library.
 Result<const Api*> api();
+// The same table, into which tests put functions of their own.
+Result<Api*> changeable_api();
 
 // Whether a library and a driver seem to be installed, by their files: loads neither, which takes a
 // tenth of a second and tens of MB. devices() is certain.

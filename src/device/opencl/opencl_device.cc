@@ -204,6 +204,7 @@ Status Device::launch(cl_kernel kernel, const void* argument, size_t argument_by
                                          nullptr);
   }
   if (error == CL_SUCCESS) return {};
+  api_->clFinish(handles_.queue);
   return Status::internal(
       fmt::format("OpenCL device {} does not start a kernel: {}", info_.name, error_text(error)));
 }

@@ -68,7 +68,8 @@ class Device {
   cl_device_id id() const { return handles_.id; }
   cl_context context() const { return handles_.context; }
 
-  // Starts `kernel` with one argument, passed by value, after what was started before.
+  // Starts `kernel` with one argument, passed by value, after what was started before. When it fails, that has ended:
+  // memory that it used is the caller's again.
   Status launch(cl_kernel kernel, const void* argument, size_t argument_bytes, const Grid& grid);
   // Waits until everything started has ended.
   Status finish();

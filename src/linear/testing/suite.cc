@@ -163,6 +163,10 @@ void run_phase(LinearAttnKernelBase& kernel, LinearAttnProblem& problem, Phase p
   const LinearAttnTruth truth = linear_attn_reference(call, phase);
   const LinearAttnTruth naive = options.naive(call, phase);
   call_kernel(kernel, call, phase);
+  if (const Status failure = kernel.take_failure(); !failure.ok()) {
+    result.text = fmt::format("{}: {}", linear_attn_phase_name(phase), failure.message());
+    return;
+  }
   if (!truth.out.empty()) compare_outputs(problem, truth, naive, options, result);
   compare_states(problem, truth, naive, options, result);
   // commit leaves `out` to the verify before it.

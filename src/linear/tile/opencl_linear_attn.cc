@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <map>
 #include <string>
+#include <utility>
 
 #include "attention/tile/opencl_attention.h"
 #include "base/log.h"
@@ -62,24 +62,25 @@ class OpenClLinearAttn : public LinearAttnKernelBase {
 
   Status prepare(const LinearAttnShape& shape) override { return tile(shape).status(); }
 
-  void decode(const LinearAttnCall& call) override { run_or_stop(call, LinearAttnPhase::decode); }
-  void extend(const LinearAttnCall& call) override { run_or_stop(call, LinearAttnPhase::extend); }
-  void target_verify(const LinearAttnCall& call) override { run_or_stop(call, LinearAttnPhase::target_verify); }
-  void commit(const LinearAttnCall& call) override { run_or_stop(call, LinearAttnPhase::commit); }
+  void decode(const LinearAttnCall& call) override { run_or_keep(call, LinearAttnPhase::decode); }
+  void extend(const LinearAttnCall& call) override { run_or_keep(call, LinearAttnPhase::extend); }
+  void target_verify(const LinearAttnCall& call) override { run_or_keep(call, LinearAttnPhase::target_verify); }
+  void commit(const LinearAttnCall& call) override { run_or_keep(call, LinearAttnPhase::commit); }
+  Status take_failure() override { return std::exchange(failure_, {}); }
 
  private:
   Result<BuiltTile> tile(const LinearAttnShape& shape);
   Status run(const LinearAttnCall& call, LinearAttnPhase phase);
-  void run_or_stop(const LinearAttnCall& call, LinearAttnPhase phase) {
+  void run_or_keep(const LinearAttnCall& call, LinearAttnPhase phase) {
     const Status status = run(call, phase);
-    if (status.ok()) return;
-    LOG_ERROR("linear attention through OpenCL, {}: {}", linear_attn_phase_name(phase), status.message());
-    std::abort();
+    if (status.ok() || !failure_.ok()) return;
+    failure_ = status.with_context(fmt::format("linear attention through OpenCL, {}", linear_attn_phase_name(phase)));
   }
 
   const int threads_;
   std::shared_ptr<opencl::SharedDevice> shared_;
   std::map<std::string, opencl::Program*> programs_;  // by compiler options
+  Status failure_;
 };
 
 Result<BuiltTile> OpenClLinearAttn::tile(const LinearAttnShape& shape) {

@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <set>
 #include <string>
 
 #include "attention/tile/opencl_attention.h"
+#include "device/opencl/testing/failing_calls.h"
 #include "linear/testing/suite.h"
 
 namespace warpweave::testing_linear {
@@ -59,6 +61,29 @@ TEST_F(OpenClLinearAttn, DraftsCanHaveTheBitsOfDecode) {
       const CaseResult result = run_drafted_and_decoded(*kernel, c);
       EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << ", " << c.name << ": " << result.text;
     }
+  }
+}
+
+// Each launch of a call and the wait for them: what fails is said once, and the next call has nothing of it.
+TEST_F(OpenClLinearAttn, AFailedCallIsSaidOnceAndTheNextOneRuns) {
+  const auto kernel = make_opencl_linear_attn(kThreads);
+  opencl::FailingCalls driver;
+  std::set<LinearAttnPhase> seen;
+  for (const LinearAttnCase& c : linear_attn_cases()) {
+    if (!seen.insert(c.phase).second) continue;
+    ASSERT_TRUE(kernel->prepare(c.shape).ok());
+    int failures = 0;
+    for (int call = 1;; ++call) {
+      driver.fail_in(call);
+      const CaseResult failing = run_case(*kernel, c);
+      if (!driver.failed()) break;
+      ++failures;
+      EXPECT_NE(failing.text.find("CL_OUT_OF_RESOURCES"), std::string::npos) << c.name << ": " << failing.text;
+      EXPECT_TRUE(kernel->take_failure().ok());
+      const CaseResult next = run_case(*kernel, c);
+      EXPECT_TRUE(next.passed()) << c.name << ": " << next.text;
+    }
+    EXPECT_GE(failures, 2) << c.name;
   }
 }
 
