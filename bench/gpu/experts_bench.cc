@@ -1,25 +1,33 @@
 // The experts' part of a layer on a GPU beside its floors: bytes of the weights that were chosen at the speed at which
 // this GPU reads memory, GEMMs at 0.85 of what a dense GEMM reaches, both measured at the start.
 //
-//   experts_bench [fp8] [parts] [dense] [tiles] [random N [SEED] | shape EXPERTS K HIDDEN FFN ROWS...]
+//   experts_bench [fp8] [parts] [dense] [tiles] [MODE]
+//   MODE: random [N [SEED]] | shape EXPERTS K HIDDEN FFN ROWS... | skew [ROWS...]; without one: fixed shapes
 //
-// parts: the time of each kernel; random then ends with the means of classes of shapes, and the kWorst furthest from their
-// floors. tiles: the GEMMs of more than kSharedRows rows with tiles of other sizes. dense: from 1024 rows on, beside the layer, dense GEMMs of as many rows as its
-// experts' GEMMs have in all, of the same widths and format. Without random or shape: fixed shapes. SEED: else chosen anew.
+// parts: the time of each kernel; random then ends with the means of classes of shapes, and the kWorst furthest from
+// their floors. tiles: the GEMMs of more than kSharedRows rows with tiles of other sizes. dense: from 1024 rows on,
+// beside the layer, dense GEMMs of as many rows as its experts' GEMMs have in all, of the same widths and format. SEED:
+// else chosen anew.
 //
-// Routing is uniform, drawn anew for each of the timed launches. One line a shape; `random` ends with the geometric mean of
-// time / max(floors), of all shapes and of those whose floor is kLaunchesHiddenUs or more: a layer is four to seven kernels that
-// wait for each other, of which the floors know nothing. fp8: weights in e4m3 with scales of blocks.
+// Routing is uniform, drawn anew for each of the timed launches. One line a shape; `random` ends with the geometric
+// mean of time / max(floors), of all shapes and of those whose floor is kLaunchesHiddenUs or more: a layer is four to
+// seven kernels that wait for each other, of which the floors know nothing. fp8: weights in e4m3 with scales of blocks.
+//
+// skew: beside even routing, rows that crowd into few experts (Skew), of ROWS or else of 1 to 8192: time over the floor
+// of the experts that were chosen, and this over even routing's; then the same with tiles planned for those experts
+// alone, as by a layer that knew how many they are. Ends with each routing's geometric mean and worst; one row, which
+// nothing skews, is left out of them.
 #include <array>
 #include <chrono>
-#include <cstring>
 #include <map>
 #include <string>
 
 #include "bench/gpu/cuda_bench.h"
+#include "bench/gpu/expert_arguments.h"
+#include "bench/gpu/expert_layer.h"
+#include "bench/gpu/expert_skew.h"
 #include "bench/gpu/read_rate.h"
 #include "ops/cuda/gemm.h"
-#include "ops/cuda/testing/expert_memory.h"
 
 using namespace warpweave;
 using namespace warpweave::gpu;
@@ -33,8 +41,10 @@ constexpr size_t kWorst = 15;
 constexpr int kWarmUpMs = 30;
 
 struct Draws {
-  std::vector<float*> logits;
+  std::vector<float*> logits;   // with shared rows the router's rows of x
   double active = 0;            // experts of a draw, mean
+  int most_active = 0;          // of a skewed draw
+  std::string label;            // behind the shape
 };
 
 Draws draw(ExpertMemory& memory, const ExpertShape& shape, int64_t rows, std::mt19937& random) {
@@ -53,85 +63,6 @@ Draws draw(ExpertMemory& memory, const ExpertShape& shape, int64_t rows, std::mt
   out.active /= kDraws;
   return out;
 }
-
-struct Layer {
-  ExpertShape shape;            // of which this call has `rows`
-  ExpertMemory& memory;
-  int64_t rows;
-  cudaStream_t stream;
-  float* norm = nullptr;
-  void* router = nullptr;
-  uint8_t* codes = nullptr;     // of rows by place
-  float* code_scales = nullptr;
-  int forced_tile_places = 0;   // 0: those the layer takes
-  bool whole_depth = false;     // few tiles of many rows, too, are not shared
-
-  bool shared() const { return norm_route_takes(norm_route_call(nullptr)); }  // places
-  int64_t pairs() const { return rows * shape.k; }
-  int64_t places() const { return shared() ? kSharedRows * std::min<int64_t>(pairs(), shape.experts) : pairs(); }
-  int tile_places() const {
-    if (forced_tile_places > 0) return forced_tile_places;
-    return expert_gemm_tile_places(shared() ? 0 : pairs(), shape.experts, memory.gate_up.dtype);
-  }
-  RouterRule rule() const { return {.num_experts = shape.experts, .k = shape.k}; }
-
-  void multiply(const ExpertWeights& weights, const void* x, void* y, ExpertGemmCall call) const {
-    call.weights = weights;
-    call.x = shape.fp8 && !call.x_by_group ? codes : x;
-    call.x_scales = call.x_by_group ? scales_behind_codes() : code_scales;
-    call.places = places();
-    call.tile_places = tile_places();
-    if (shared() || !whole_depth) call.few_tiles = shared() ? places() / kSharedRows : most_expert_tiles(places(), shape.experts, tile_places());
-    call.y = y;
-    call.y_dtype = shape.dtype;
-    call.plan = memory.plan;
-    expert_gemm(call, stream);
-  }
-  // Of the activations, in their memory.
-  float* scales_behind_codes() const {
-    return reinterpret_cast<float*>(static_cast<uint8_t*>(memory.act) + places() * shape.ffn);
-  }
-  void route(float* logits) const {
-    if (!shared()) {
-      return plan_experts({.logits = logits, .rows = rows, .rule = rule(), .tile_places = tile_places(), .plan = memory.plan}, stream);
-    }
-    norm_route(norm_route_call(logits), stream);  // the router's logits are those of x, of which every draw has its own
-  }
-  NormRouteCall norm_route_call(const float* x) const {
-    return {.x = x, .rows = rows, .hidden = shape.hidden, .norm_weight = norm, .router = router,
-            .router_dtype = shape.dtype, .rule = rule(), .h = memory.h, .dtype = shape.dtype, .codes = codes,
-            .code_scales = code_scales, .logits = memory.logits, .plan = memory.plan};
-  }
-  void round(const void* x, int64_t count, int64_t cols, const int32_t* place_of) const {
-    code_rows({.x = x, .dtype = shape.dtype, .rows = count, .cols = cols, .place_of = place_of,
-               .copies = place_of != nullptr ? shape.k : 1, .codes = codes, .scales = code_scales}, stream);
-  }
-  // Whether gate and up read rows where they are.
-  bool in_place() const {
-    return !shared() && forced_tile_places == 0 && expert_gemm_takes_rows(pairs(), shape.experts, memory.gate_up.dtype);
-  }
-  void spread() const {
-    if (shape.fp8) return round(memory.h, rows, shape.hidden, memory.plan.place_of);
-    spread_rows({memory.h, rows, shape.hidden * 2, memory.plan.place_of, shape.k, memory.rows}, stream);
-  }
-  // Parts by bits: 1 routing, 2 rows to their places, 4 gate and up, 8 rounding of their results, 16 down, 32 sum, by the norm behind.
-  void run(float* logits, int parts) const {
-    if (parts & 1) route(logits);
-    if (parts & 2 && !shared() && !in_place()) spread();
-    const void* const x = shared() || in_place() ? memory.h : memory.rows;
-    const bool codes_outputs = shape.fp8 && expert_gemm_codes_outputs(memory.gate_up, tile_places());
-    ExpertGemmCall gate_up = {.shared_rows = shared(), .x_rows = in_place() ? rows : 0, .plan_settled = !shared()};
-    if (codes_outputs) gate_up.codes = static_cast<uint8_t*>(memory.act), gate_up.code_scales = scales_behind_codes();
-    if (parts & 4) multiply(memory.gate_up, x, memory.act, gate_up);
-    if (parts & 8 && shape.fp8 && !codes_outputs) round(memory.act, places(), shape.ffn, nullptr);
-    if (parts & 16) multiply(memory.down, memory.act, memory.rows, {.x_by_group = codes_outputs, .plan_settled = true});
-    if (parts & 32) {
-      const ExpertSums sums = {memory.rows, memory.plan.place_of, memory.plan.weights, shape.k, /*settled=*/true};
-      norm_experts({{.x = memory.x, .rows = rows, .cols = shape.hidden, .weight = norm, .out = memory.h, .out_dtype = shape.dtype}, sums},
-                   stream);
-    }
-  }
-};
 
 // Bytes a microsecond, of reads of more memory than the caches hold.
 double read_rate(cudaStream_t stream) {
@@ -192,17 +123,11 @@ double dense_us(const GemmShape& of, bool fp8, cudaStream_t stream) {
   return bench::time_us(stream, kLaunches, [&] { run(kLaunches); });
 }
 
-struct Options {
-  bool fp8 = false, parts = false, dense = false, tiles = false;
-  double bytes_per_us = 0;      // that this GPU reads
-  double tflops = 0;            // of a dense GEMM of the weights' format
-};
-
 struct Measured {
   std::string shape;
   double us = 0, floor_us = 0;  // the larger floor
   std::string of;               // its class
-  std::array<double, 6> parts = {};  // us of the bits of Layer::run, in order
+  std::array<double, 6> parts = {};  // us of the bits of ExpertLayer::run, in order
 
   double ratio() const { return us / floor_us; }
 };
@@ -252,9 +177,9 @@ void print_classes(std::vector<Measured> all) {
 class Bench {
  public:
   // `noise` has shape.rows * shape.hidden and shape.experts * shape.hidden values at least.
-  Bench(const ExpertShape& shape, const Options& options, const Noise& noise, cudaStream_t stream)
-      : shape_(shape), options_(options), memory_(shape), stream_(stream), router_(noise.routers.memory.as<void>()),
-        norm_(memory_.get<float>(shape.hidden)) {
+  Bench(const ExpertShape& shape, const ExpertOptions& options, const Noise& noise, cudaStream_t stream)
+      : shape_(shape), options_(options), noise_(noise), memory_(shape), stream_(stream),
+        router_(noise.routers.memory.as<void>()), norm_(memory_.get<float>(shape.hidden)) {
     must(cudaMemcpy(norm_, std::vector<float>(shape.hidden, 1.0f).data(), shape.hidden * 4, cudaMemcpyHostToDevice));
     must(cudaMemcpy(memory_.h, noise.rows.memory.as<void>(), shape.rows * shape.hidden * 2, cudaMemcpyDeviceToDevice));
     must(cudaMemset(memory_.x, 0, shape.rows * shape.hidden * 4));
@@ -265,16 +190,43 @@ class Bench {
   }
 
   Measured measure(int64_t rows, std::mt19937& random) {
-    const Layer layer = {shape_, memory_, rows, stream_, norm_, router_, codes_, code_scales_};
+    const ExpertLayer layer = layer_of(rows);
     Draws draws = draw(memory_, shape_, rows, random);
     if (layer.shared()) {
       for (float*& of : draws.logits) of = random_x(rows, random);
     }
-    const auto time = [&](int of) {
-      return bench::time_us(stream_, kDraws, [&] { for (float* logits : draws.logits) layer.run(logits, of); });
-    };
+    return measure(layer, draws);
+  }
+
+  SkewedTime measure_skewed(int64_t rows, Skew skew, SkewDice& dice) {
+    ExpertLayer layer = layer_of(rows);
+    const Draws draws = draw_skewed(layer, skew, dice);
+    const Measured drawn = measure(layer, draws);
+    SkewedTime out = {drawn.shape, drawn.ratio(), drawn.ratio(), draws.most_active};
+    const int tile_places = layer.tile_places();
+    const bool in_place = layer.in_place();
+    layer.planned_experts = draws.most_active;
+    // The depth of tiles of many places is never shared, so that there their number changes nothing.
+    const bool as_before = layer.tile_places() == tile_places && layer.in_place() == in_place;
+    if (as_before && tile_places > kEarlyTilePlaces) return out;
+    out.planned = time_us(layer, draws, 63) / drawn.floor_us;
+    return out;
+  }
+
+ private:
+  ExpertLayer layer_of(int64_t rows) {
+    return {shape_, memory_, rows, stream_, norm_, router_, codes_, code_scales_};
+  }
+  double time_us(const ExpertLayer& layer, const Draws& draws, int parts) const {
+    return bench::time_us(stream_, kDraws, [&] {
+      for (float* logits : draws.logits) layer.run(logits, parts);
+    });
+  }
+  Measured measure(const ExpertLayer& layer, const Draws& draws) {
+    const int64_t rows = layer.rows;
+    const auto time = [&](int of) { return time_us(layer, draws, of); };
     warm_up(layer, draws);
-    Measured layer_time = print(rows, draws.active, time(63));
+    Measured layer_time = print(rows, draws, time(63));
     layer_time.of = class_of(layer, layer_time.floor_us);
     if (options_.parts) {
       for (size_t i = 0; i < layer_time.parts.size(); ++i) {
@@ -293,8 +245,24 @@ class Bench {
     std::fflush(stdout);
     return layer_time;
   }
-
- private:
+  Draws draw_skewed(const ExpertLayer& layer, Skew skew, SkewDice& dice) {
+    Draws out;
+    out.label = fmt::format(", {}", skew_name(skew));
+    for (int turn = 0; turn < kDraws; ++turn) {
+      const std::vector<int> chosen = dice.draw(skew, layer.rows, turn);
+      const std::vector<float> input =
+          layer.shared() ? x_choosing(chosen, shape_, noise_.routers) : dice.logits_choosing(chosen);
+      out.logits.push_back(memory_.get<float>(static_cast<int64_t>(input.size())));
+      to_device(input, out.logits.back());
+      layer.route(out.logits.back());
+      must_choose(chosen, from_device(memory_.plan.chosen, chosen.size()), shape_.k);
+      const int active = experts_of(chosen);
+      out.active += active;
+      out.most_active = std::max(out.most_active, active);
+    }
+    out.active /= kDraws;
+    return out;
+  }
   float* random_x(int64_t rows, std::mt19937& random) {
     std::normal_distribution<float> normal(0, 1);
     std::vector<float> x(rows * shape_.hidden);
@@ -303,13 +271,13 @@ class Bench {
     must(cudaMemcpy(out, x.data(), x.size() * 4, cudaMemcpyHostToDevice));
     return out;
   }
-  static std::string class_of(const Layer& layer, double floor_us) {
+  static std::string class_of(const ExpertLayer& layer, double floor_us) {
     const bool few = layer.pairs() <= 40 * layer.shape.experts;
     return fmt::format("{}, floor {} {} us", layer.shared() ? "up to 8 rows" : few ? "up to 40 rows an expert" : "more rows an expert",
                        floor_us < kLaunchesHiddenUs ? "below" : "from", kLaunchesHiddenUs);
   }
   // An idle GPU's clocks are low, and a small layer is over before they rise.
-  void warm_up(const Layer& layer, const Draws& draws) const {
+  void warm_up(const ExpertLayer& layer, const Draws& draws) const {
     const auto begin = std::chrono::steady_clock::now();
     while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(kWarmUpMs)) {
       for (float* logits : draws.logits) layer.run(logits, 63);
@@ -317,7 +285,7 @@ class Bench {
     }
   }
   // The GEMMs alone, planned for tiles of each of some sizes.
-  void print_tiles(Layer layer, const Draws& draws) const {
+  void print_tiles(ExpertLayer layer, const Draws& draws) const {
     for (const int places : {64, 96, 128, 160, 192}) {
       layer.forced_tile_places = places;
       layer.route(draws.logits.back());
@@ -334,14 +302,15 @@ class Bench {
     }
     fmt::print("\n");
   }
-  Measured print(int64_t rows, double active, double us) const {
+  Measured print(int64_t rows, const Draws& draws, double us) const {
     const double bytes_a_weight = shape_.fp8 ? 1 : 2, tflops = 0.85 * options_.tflops;
-    const double weight_bytes = bytes_a_weight * 3 * shape_.hidden * shape_.ffn * active;
+    const double weight_bytes = bytes_a_weight * 3 * shape_.hidden * shape_.ffn * draws.active;
     const double row_bytes = rows * shape_.hidden * (4.0 + 4) + shape_.experts * shape_.hidden * 2.0;
     const double flops = 6.0 * static_cast<double>(rows) * shape_.k * shape_.hidden * shape_.ffn;
     const double byte_us = (weight_bytes + row_bytes) / options_.bytes_per_us, flop_us = flops / (tflops * 1e6);
     Measured out;
-    out.shape = fmt::format("experts {:3} k {:2} hidden {:5} ffn {:5} rows {:5}", shape_.experts, shape_.k, shape_.hidden, shape_.ffn, rows);
+    out.shape = fmt::format("experts {:3} k {:2} hidden {:5} ffn {:5} rows {:5}{}", shape_.experts, shape_.k,
+                            shape_.hidden, shape_.ffn, rows, draws.label);
     out.us = us;
     out.floor_us = std::max(byte_us, flop_us);
     fmt::print("{}: {:9.1f} us, floors {:9.1f} bytes {:9.1f} flops, {:5.2f} x, {:4.0f} GB/s, {:4.0f} TFLOP/s\n", out.shape, us,
@@ -350,7 +319,8 @@ class Bench {
   }
 
   ExpertShape shape_;
-  Options options_;
+  ExpertOptions options_;
+  const Noise& noise_;
   ExpertMemory memory_;
   cudaStream_t stream_;
   void* router_;
@@ -375,7 +345,13 @@ ExpertShape random_shape(std::mt19937& random) {
   }
 }
 
-void run_random(int count, unsigned seed, const Options& options, cudaStream_t stream) {
+void set_format(ExpertShape& shape, const ExpertOptions& options) {
+  shape.fp8 = shape.alike = options.fp8;
+  shape.scaling = Fp8Scaling::block;
+  if (options.fp8) shape.ffn = (shape.ffn + kFp8Block - 1) / kFp8Block * kFp8Block;  // gate's and up's blocks are whole
+}
+
+void run_random(int count, unsigned seed, const ExpertOptions& options, cudaStream_t stream) {
   std::mt19937 random(seed);
   double logs = 0, large_logs = 0, worst = 0;
   int large = 0;
@@ -383,9 +359,7 @@ void run_random(int count, unsigned seed, const Options& options, cudaStream_t s
   const Noise noise(16385 * 8192, 513 * 8192);
   for (int i = 0; i < count; ++i) {
     ExpertShape shape = random_shape(random);
-    shape.fp8 = shape.alike = options.fp8;
-    shape.scaling = Fp8Scaling::block;
-    if (options.fp8) shape.ffn = (shape.ffn + kFp8Block - 1) / kFp8Block * kFp8Block;  // gate's and up's blocks are whole
+    set_format(shape, options);
     const Measured layer = Bench(shape, options, noise, stream).measure(shape.rows, random);
     all.push_back(layer);
     logs += std::log(layer.ratio());
@@ -399,9 +373,9 @@ void run_random(int count, unsigned seed, const Options& options, cudaStream_t s
              count, std::exp(logs / count), worst, large, kLaunchesHiddenUs, std::exp(large_logs / std::max(large, 1)));
 }
 
-void run_shape(ExpertShape shape, const std::vector<int64_t>& rows, const Options& options, cudaStream_t stream) {
+void run_shape(ExpertShape shape, const std::vector<int64_t>& rows, const ExpertOptions& options, cudaStream_t stream) {
   std::mt19937 random(3);
-  shape.rows = rows.back();
+  shape.rows = *std::max_element(rows.begin(), rows.end());
   shape.fp8 = shape.alike = options.fp8;
   shape.scaling = Fp8Scaling::block;
   const Noise noise(shape.rows * shape.hidden, shape.experts * shape.hidden);
@@ -409,12 +383,47 @@ void run_shape(ExpertShape shape, const std::vector<int64_t>& rows, const Option
   for (const int64_t of : rows) bench.measure(of, random);
 }
 
-void run_fixed(const Options& options, cudaStream_t stream) {
+void run_fixed(const ExpertOptions& options, cudaStream_t stream) {
   const auto run = [&](const ExpertShape& shape, const std::vector<int64_t>& rows) { run_shape(shape, rows, options, stream); };
   run({.experts = 128, .k = 8, .hidden = 2048, .ffn = 768}, {1, 4, 8, 9, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192, 16384});
   run({.experts = 32, .k = 4, .hidden = 2880, .ffn = 2880}, {1, 8, 64, 8192});
   run({.experts = 8, .k = 2, .hidden = 4096, .ffn = 14336}, {1, 8, 64, 8192});
   run({.experts = 512, .k = 10, .hidden = 2048, .ffn = 512}, {1, 8, 64, 8192});
+}
+
+using MeansBySkew = std::map<Skew, SkewMeans>;
+
+void run_skewed_rows(Bench& bench, const ExpertShape& shape, int64_t rows, MeansBySkew& means) {
+  SkewDice dice(shape, 3);
+  const SkewedTime even = bench.measure_skewed(rows, Skew::even, dice);
+  for (const Skew skew : kUnevenSkews) {
+    if (skew == Skew::quarter && !quarter_is_apart(shape)) continue;
+    const SkewedTime skewed = bench.measure_skewed(rows, skew, dice);
+    fmt::print("    {:.2f} x even's time / floor, with tiles for {} experts {:.2f} x\n", skewed.ratio / even.ratio,
+               skewed.experts, skewed.planned / even.ratio);
+    if (rows > 1) means[skew].add(skewed, even);
+  }
+}
+
+void run_skew(const std::vector<int64_t>& given, const ExpertOptions& options, cudaStream_t stream) {
+  const std::vector<int64_t> rows = given.empty() ? std::vector<int64_t>{1, 8, 64, 256, 1024, 8192} : given;
+  MeansBySkew means;
+  for (ExpertShape shape : {ExpertShape{.experts = 128, .k = 8, .hidden = 2048, .ffn = 768},
+                            ExpertShape{.experts = 32, .k = 4, .hidden = 2880, .ffn = 2880},
+                            ExpertShape{.experts = 8, .k = 2, .hidden = 4096, .ffn = 14336},
+                            ExpertShape{.experts = 64, .k = 6, .hidden = 2048, .ffn = 1408}}) {
+    shape.rows = *std::max_element(rows.begin(), rows.end());
+    set_format(shape, options);
+    const Noise noise(shape.rows * shape.hidden, shape.experts * shape.hidden);
+    Bench bench(shape, options, noise, stream);
+    for (const int64_t of : rows) run_skewed_rows(bench, shape, of, means);
+  }
+  SkewMeans all;
+  for (const auto& [skew, of] : means) {
+    of.print(skew_name(skew));
+    all.add(of);
+  }
+  all.print("all");
 }
 
 void print_device() {
@@ -423,18 +432,31 @@ void print_device() {
   fmt::print("{}\n", device.name);
 }
 
+void run_mode(const ExpertArguments& arguments, const ExpertOptions& options, cudaStream_t stream) {
+  const std::vector<int64_t>& given = arguments.numbers;
+  if (arguments.mode == "random") {
+    const int count = given.empty() ? 100 : static_cast<int>(given[0]);
+    const unsigned seed = given.size() > 1 ? static_cast<unsigned>(given[1]) : std::random_device{}();
+    fmt::print("seed {}\n", seed);
+    run_random(count, seed, options, stream);
+  } else if (arguments.mode == "shape") {
+    const ExpertShape shape = {.experts = static_cast<int>(given[0]),
+                               .k = static_cast<int>(given[1]),
+                               .hidden = given[2],
+                               .ffn = given[3]};
+    run_shape(shape, {given.begin() + 4, given.end()}, options, stream);
+  } else if (arguments.mode == "skew") {
+    run_skew(given, options, stream);
+  } else {
+    run_fixed(options, stream);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options;
-  int at = 1;
-  for (; at < argc; ++at) {
-    if (std::strcmp(argv[at], "fp8") == 0) options.fp8 = true;
-    else if (std::strcmp(argv[at], "parts") == 0) options.parts = true;
-    else if (std::strcmp(argv[at], "dense") == 0) options.dense = true;
-    else if (std::strcmp(argv[at], "tiles") == 0) options.tiles = true;
-    else break;
-  }
+  const ExpertArguments arguments = arguments_of(argc, argv);
+  ExpertOptions options = arguments.options;
   CudaStream stream;
   bench::check(cudaStreamCreate(stream.out()));
   constexpr int64_t kDense = 8192;
@@ -443,20 +465,6 @@ int main(int argc, char** argv) {
   options.tflops = 2.0 * kDense * kDense * kDense / dense_us({kDense, kDense, kDense}, options.fp8, stream.get()) * 1e-6;
   fmt::print("reads of 4 GiB: {:.2f} TB/s, dense GEMM 8192^3: {:.0f} TFLOP/s\n", options.bytes_per_us * 1e-6, options.tflops);
   std::fflush(stdout);
-  const std::string what = at < argc ? argv[at] : "";
-  if (what == "random") {
-    const int count = argc > at + 1 ? std::atoi(argv[at + 1]) : 100;
-    const unsigned seed = argc > at + 2 ? static_cast<unsigned>(std::atoi(argv[at + 2])) : std::random_device{}();
-    fmt::print("seed {}\n", seed);
-    run_random(count, seed, options, stream.get());
-  } else if (what == "shape") {
-    std::vector<int64_t> given;
-    for (int i = at + 1; i < argc; ++i) given.push_back(std::atoll(argv[i]));
-    if (given.size() < 5) return 2;
-    const ExpertShape shape = {.experts = static_cast<int>(given[0]), .k = static_cast<int>(given[1]), .hidden = given[2], .ffn = given[3]};
-    run_shape(shape, {given.begin() + 4, given.end()}, options, stream.get());
-  } else {
-    run_fixed(options, stream.get());
-  }
+  run_mode(arguments, options, stream.get());
   return 0;
 }
