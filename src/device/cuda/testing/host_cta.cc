@@ -1,5 +1,6 @@
 #include "device/cuda/testing/host_cta.h"
 
+#include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -45,12 +46,31 @@ class Sanitized {
 #endif
 };
 
+// Where a thread of control stands while others run. swapcontext() is a system call each time, so it only begins each, except
+// where a sanitizer has to follow.
+struct Context {
+  ucontext_t saved;
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  void change_to(Context& to) { ::swapcontext(&saved, &to.saved); }
+#else
+  jmp_buf place;
+  bool begun = false;
+
+  void change_to(Context& to) {
+    begun = true;
+    if (_setjmp(place) != 0) return;
+    if (to.begun) _longjmp(to.place, 1);
+    ::setcontext(&to.saved);
+  }
+#endif
+};
+
 struct Fiber {
   Index index;
   State state = State::ready;
   int barrier = 0;  // that it waits at, by name
   unsigned exchanges = 0;
-  ucontext_t context;
+  Context context;
   Sanitized sanitized;
 };
 
@@ -82,7 +102,7 @@ class Cta {
   int came_[kNamedBarriers] = {};  // to each barrier, since it opened last
   std::vector<std::byte> exchanged_;  // of a warp's last two exchanges in turn: nobody is further ahead
   char* stacks_ = nullptr;
-  ucontext_t scheduler_;
+  Context scheduler_;
   Sanitized sanitized_;
   Fiber* running_ = nullptr;
 };
@@ -101,11 +121,12 @@ Cta::Cta(int threads, const std::function<void()>& kernel, Index block)
     Fiber& fiber = fibers_[i];
     fiber.index.x = static_cast<unsigned>(i);
     fiber.sanitized.create();
-    ::getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = stacks_ + i * kStackBytes;
-    fiber.context.uc_stack.ss_size = kStackBytes;
-    fiber.context.uc_link = nullptr;
-    ::makecontext(&fiber.context, start, 0);
+    ucontext_t& saved = fiber.context.saved;
+    ::getcontext(&saved);
+    saved.uc_stack.ss_sp = stacks_ + i * kStackBytes;
+    saved.uc_stack.ss_size = kStackBytes;
+    saved.uc_link = nullptr;
+    ::makecontext(&saved, start, 0);
   }
 }
 
@@ -122,14 +143,14 @@ void Cta::start() {
 void Cta::enter(Fiber& fiber) {
   running_ = &fiber;
   fiber.sanitized.enter();
-  ::swapcontext(&scheduler_, &fiber.context);
+  scheduler_.change_to(fiber.context);
 }
 
 void Cta::wait(State state) {
   Fiber& fiber = *running_;
   fiber.state = state;
   sanitized_.enter();
-  ::swapcontext(&fiber.context, &scheduler_);
+  fiber.context.change_to(scheduler_);
 }
 
 // Whether all of these threads that have not ended wait there; they are ready then.
