@@ -1,7 +1,10 @@
 // explain gives serve's answer: the same checks, proposals that work, launch lines that users know.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -223,6 +226,21 @@ TEST(Explain, AnswersAsServeDoes) {
   }
   EXPECT_GT(served, 100);
   EXPECT_GT(refused, 100);
+}
+
+// 0 where both refuse with the same words. In a process of its own: what was found of OpenCL is kept.
+[[noreturn]] void compare_without_opencl() {
+  ::setenv("OCL_ICD_VENDORS", "/nonexistent", 1);
+  const Argv argv = words_of("--model-path tests/golden/families/qwen3-next --linear-attn-backend triton") + kSmall;
+  const Explained explained = explain_json(argv);
+  std::string why;
+  if (serves(argv, why)) _exit(2);
+  _exit(explained.exit_code == kExitRefused && explained.json["error"]["message"] == why ? 0 : 3);
+}
+
+TEST(ExplainDeathTest, RefusesLinearLayersWithoutAnOpenClDeviceAsServeDoes) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(compare_without_opencl(), testing::ExitedWithCode(0), "");
 }
 
 // Every well-known model, with made-up weights where it is small enough: explain says 0 exactly for the

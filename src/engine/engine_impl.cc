@@ -124,19 +124,6 @@ KvCacheShape kv_cache_shape(const DeviceSetup& setup) {
   return shape;
 }
 
-LinearAttnNames linear_attn_names(const ServePlan& plan) {
-  const Resolved& chosen = plan.attention;
-  LinearAttnNames names = {.prefill = chosen.linear.prefill,
-                           .decode = chosen.linear.decode,
-                           .verify = chosen.linear_verify,
-                           .verify_trees = chosen.speculation.topk > 1};
-  if (names.verify.empty() && plan.scheduler.max_proposals > 0) {  // of a proposer that no algorithm stands behind
-    names.verify = names.decode;
-    names.verify_trees = true;
-  }
-  return names;
-}
-
 Result<StateCacheShape> size_states(const DeviceSetup& setup, double pool_bytes,
                                     std::span<const LinearAttnBackend> backends) {
   const ServerArgs& args = setup.options.args;
@@ -205,15 +192,6 @@ Status size_host_pool(const ServerArgs& args, double pool_bytes, size_t page_byt
 
 }  // namespace
 
-// Before the weights are loaded.
-Status check_linear_attention(const DeviceSetup& setup, ThreadTeam& team) {
-  const ModelConfig& config = setup.bundle.config;
-  if (!config.linear) return {};
-  return choose_linear_attn(linear_attn_shape(config).kind, linear_attn_names(setup.plan),
-                            state_dtype(setup.options.args), host_linear_attn_backends(team))
-      .status();
-}
-
 Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   const ServerArgs& args = setup.options.args;
   const ModelConfig& config = setup.bundle.config;
@@ -223,7 +201,6 @@ Result<StartedDevice> start_cpu(const DeviceSetup& setup) {
   DeviceParts parts;
   parts.team = std::make_unique<ThreadTeam>(threads);
   WW_ASSIGN_OR_RETURN(parts.attention, create_attention(setup, *parts.team));
-  WW_RETURN_IF_ERROR(check_linear_attention(setup, *parts.team));
   WW_ASSIGN_OR_RETURN(KvHeadScales kv_scales, load_kv_scales(*setup.bundle.weights, config));
   WW_ASSIGN_OR_RETURN(parts.model, build_decoder(config, std::move(setup.bundle.weights),
                                                  {.dtype = setup.plan.dtype, .max_positions = setup.plan.context_len,

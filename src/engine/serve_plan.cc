@@ -8,12 +8,13 @@
 #include "engine/attention_modifiers.h"
 #include "engine/encoder_plan.h"
 #include "engine/latent_plan.h"
+#include "engine/open_adapters.h"
 #include "engine/speculation.h"
 #include "engine/state_slots.h"
-#include "engine/open_adapters.h"
+#include "linear/host_backends.h"
 #include "model/build_decoder.h"
-#include "model/weight_bytes.h"
 #include "model/families/family.h"
+#include "model/weight_bytes.h"
 
 namespace warpweave {
 namespace {
@@ -153,6 +154,16 @@ CacheLayout cache_layout(const ServerArgs& args, const ModelConfig& config, cons
   return plan_cache_layout({window_left, plan.context_len, plan.attention.page_size});
 }
 
+// Whether the kernels that were named for linear layers run on this machine's CPU: those through OpenCL need a driver.
+Status check_linear_kernels(const ServerArgs& args, const ModelConfig& config, const ServeTarget& target,
+                            const ServePlan& plan) {
+  if (!config.linear || target.described || is_gpu_target(target.hardware.arch)) return {};
+  ThreadTeam team(1);  // nothing is run
+  return choose_linear_attn(linear_attn_shape(config).kind, linear_attn_names(plan), state_dtype(args),
+                            host_linear_attn_backends(team))
+      .status();
+}
+
 }  // namespace
 
 KvCacheShape kv_shape_of(const ModelConfig& config, const Resolved& attention) {
@@ -273,6 +284,19 @@ Status check_weights_fit(const ServerArgs& args, const ModelConfig& config, cons
       "--model-path");
 }
 
+LinearAttnNames linear_attn_names(const ServePlan& plan) {
+  const Resolved& chosen = plan.attention;
+  LinearAttnNames names = {.prefill = chosen.linear.prefill,
+                           .decode = chosen.linear.decode,
+                           .verify = chosen.linear_verify,
+                           .verify_trees = chosen.speculation.topk > 1};
+  if (names.verify.empty() && plan.scheduler.max_proposals > 0) {  // of a proposer that no algorithm stands behind
+    names.verify = names.decode;
+    names.verify_trees = true;
+  }
+  return names;
+}
+
 Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model, const ServeTarget& target) {
   for (const Status& unserved : unserved_flags(args)) return unserved;
   WW_RETURN_IF_ERROR(check_serve_device(target.hardware));
@@ -324,6 +348,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
                                             : max_proposals(plan.attention.speculation);
   plan.jump_forward = jumps_forward(args, model.config, plan.attention, gpu);
   if (plan.jump_forward) plan.scheduler.max_proposals = kMaxForcedProposals;
+  WW_RETURN_IF_ERROR(check_linear_kernels(args, model.config, target, plan));
   plan.scheduler.max_step_proposals = max_step_proposals(gpu);
   plan.scheduler.num_pages = 1;  // until the memory is measured
   WW_RETURN_IF_ERROR(Scheduler::validate(plan.scheduler));

@@ -8,12 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "attention/mods/expression.h"
 #include "attention/latent_forms.h"
+#include "attention/mods/expression.h"
 #include "attention/select.h"
 #include "engine/draft_plan.h"
 #include "flags/server_args.h"
 #include "kv/kv_cache.h"
+#include "linear/dispatch.h"
 #include "model/model_bundle.h"
 #include "sched/scheduler.h"
 
@@ -48,6 +49,9 @@ struct ServePlan {
   SchedulerConfig scheduler;              // all but num_pages, which waits for the memory
   std::vector<int> graph_batch_sizes = {};     // where decode is captured
 };
+
+// The kernels of linear layers that selection named.
+LinearAttnNames linear_attn_names(const ServePlan& plan);
 
 Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model, const ServeTarget& target);
 

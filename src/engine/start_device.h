@@ -58,10 +58,8 @@ Result<StartedDevice> start_gpu(const DeviceSetup& setup, const GpuChoice& gpu);
 
 KvCacheShape kv_cache_shape(const DeviceSetup& setup);  // num_pages from the scheduler's
 
-// Of recurrent layers: the kernels that selection named, and as many states as `pool_bytes` for them and the KV pool
-// allow. The scheduler's configuration then says how many, and whether those kernels, of the device's `backends`, leave
-// checkpoints on their way.
-LinearAttnNames linear_attn_names(const ServePlan& plan);
+// Of recurrent layers: as many states as `pool_bytes` for them and the KV pool allow. The scheduler's configuration
+// then says how many, and whether the plan's kernels, of the device's `backends`, leave checkpoints on their way.
 Result<StateCacheShape> size_states(const DeviceSetup& setup, double pool_bytes,
                                     std::span<const LinearAttnBackend> backends);
 
