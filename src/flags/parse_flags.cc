@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "flags/flag_table.h"
 #include "flags/nearest_name.h"
@@ -227,7 +228,7 @@ Status check_together(Command command, const ServerArgs& args) {
 // CLI11 splits the command line; values are kept as text and checked by Assign.
 class Parser {
  public:
-  explicit Parser(Command command) : command_(command) {
+  Parser(Command command, std::span<const std::string> argv) : command_(command) {
     app_.allow_extras();
     app_.set_help_flag();
     app_.add_flag("-h,--help", parsed_.help);
@@ -238,10 +239,13 @@ class Parser {
       add(fmt::format("{}", fmt::join(spec.names, ",")), spec.value_name.empty(), specs_[i]);
       if (spec.many) specs_[i].option->expected(1, kMostValues)->multi_option_policy(CLI::MultiOptionPolicy::Join);
     }
+    // CLI11 compares each option that is added with all before it: other servers' hundreds only where they are named.
+    std::set<std::string_view> named;
+    for (const std::string_view word : argv) named.insert(word.substr(0, word.find('=')));
     known_.resize(known_flags().size());
     for (size_t i = 0; i < known_.size(); ++i) {
       const KnownFlag& flag = known_flags()[i];
-      add(std::string(flag.name), flag.is_switch, known_[i]);
+      if (named.contains(flag.name)) add(std::string(flag.name), flag.is_switch, known_[i]);
     }
   }
 
@@ -254,7 +258,7 @@ class Parser {
     }
     if (parsed_.help || parsed_.help_all) return std::move(parsed_);
     for (size_t i = 0; i < known_.size(); ++i) {
-      if (known_[i].option->count() == 0) continue;
+      if (known_[i].option == nullptr || known_[i].option->count() == 0) continue;
       WW_RETURN_IF_ERROR(check_known(command_, known_flags()[i], known_[i].value, parsed_));
     }
     for (size_t i = 0; i < specs_.size(); ++i) {
@@ -270,7 +274,7 @@ class Parser {
 
  private:
   struct Slot {
-    CLI::Option* option = nullptr;
+    CLI::Option* option = nullptr;  // null: not named on the command line
     std::string value;
     bool on = false;
   };
@@ -345,7 +349,7 @@ std::vector<Status> unserved_flags(const ServerArgs& args) {
 }
 
 Result<ParsedFlags> parse_flags(Command command, std::span<const std::string> argv) {
-  return Parser(command).parse(argv);
+  return Parser(command, argv).parse(argv);
 }
 
 }  // namespace warpweave
