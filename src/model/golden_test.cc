@@ -106,7 +106,7 @@ TEST(TaleGolden, TaleMlaInPackedFormats) {
     ASSERT_TRUE(wanted.ok());
     EXPECT_LT(relative_error(*wanted, *exact), bound);
     EXPECT_GT(relative_error(*wanted, *exact), bound / 100);
-    for (const char* backend : {"torch_native", "intel_amx"}) {
+    for (const char* backend : {"torch_native", "intel_amx", "flex_attention"}) {
       auto run = open_or_fail(folder, {.backend = backend, .kv_format = format, .page_size = 16});
       const auto got = run->feed(ids);
       ASSERT_TRUE(got.ok());

@@ -13,7 +13,7 @@ inline constexpr Caps kCaps = [] {
   caps.kernels = {.prefill = "cpu_tiles", .decode = "cpu_tiles"};
   return caps;
 }();
-inline constexpr Caps kMlaCaps = latent_rows_caps(kCaps);
+inline constexpr Caps kMlaCaps = packed_latent_caps(kCaps);
 
 inline constexpr Caps kCudaCaps = [] {
   Caps caps = kTileCudaCaps;
