@@ -91,5 +91,14 @@ TEST(Registry, MlaHasClaimsOfItsOwn) {
   EXPECT_FALSE(mla->mla_chunked_prefix);
 }
 
+TEST(Registry, AllOfACpusBackendsReadPackedLatentTokens) {
+  for (const Caps* caps : written_backends()) {
+    if (!caps->kinds.has(AttentionKind::mla) || !caps->archs.has(DeviceArch::cpu_x86_64)) continue;
+    for (const KvFormat format : {KvFormat::fp8_ds_mla, KvFormat::fp4_mla}) {
+      EXPECT_TRUE(caps->kv_formats.has(format)) << caps->name << ", " << kv_format_name(format);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace warpweave

@@ -13,6 +13,7 @@
 
 #include "base/float16.h"
 #include "base/threads.h"
+#include "kv/latent_token.h"
 
 namespace warpweave::tile {
 namespace {
@@ -26,6 +27,7 @@ struct Example {
   std::vector<uint32_t> tree_mask;
   std::vector<float> q, k, v, sinks, out, lse;
   std::vector<uint16_t> k16, v16;
+  std::vector<std::byte> packed;
   ForwardBatch batch;
   AttentionCall call;
 
@@ -38,13 +40,30 @@ struct Example {
     }
   }
 
+  // Has packed tokens of latent attention in the place of K and V from here on.
+  void store_as_packed(KvFormat format) {
+    const int stored = kv_stored_dim(format, kPackedTokenDim);
+    const int64_t tokens = static_cast<int64_t>(page_table.size()) * kPage;
+    packed.resize(tokens * stored);
+    std::vector<float> row;
+    for (int64_t t = 0; t < tokens; ++t) {
+      fill(row, kPackedTokenDim);
+      pack_latent_token(format, row.data(), packed.data() + t * stored);
+    }
+    fill(q, static_cast<size_t>(batch.num_tokens) * kHeads * kPackedTokenDim);
+    out.resize(static_cast<size_t>(batch.num_tokens) * kHeads * kPackedLatentDim);
+    call.num_kv_heads = 1;
+    call.head_dim = kPackedTokenDim;
+    call.v_head_dim = kPackedLatentDim;
+    call.scale = 0.05f;
+    call.q = q.data();
+    call.q_token_stride = kHeads * kPackedTokenDim;
+    call.out = out.data();
+    call.out_token_stride = kHeads * kPackedLatentDim;
+    call.k = call.v = {packed.data(), format, int64_t{kPage} * stored, stored, stored};
+  }
+
   Example(const std::vector<std::pair<int, int>>& requests, bool tree) {
-    std::mt19937 random(11);
-    std::normal_distribution<float> normal;
-    auto fill = [&](std::vector<float>& values, size_t count) {
-      values.resize(count);
-      for (float& value : values) value = normal(random);
-    };
     batch.page_size = kPage;
     for (const auto& [q_len, kv_len] : requests) {
       q_indptr.push_back(q_indptr.back() + q_len);
@@ -86,6 +105,15 @@ struct Example {
     call.out = out.data();
     call.lse = lse.data();
   }
+
+ private:
+  void fill(std::vector<float>& values, size_t count) {
+    values.resize(count);
+    for (float& value : values) value = normal(random);
+  }
+
+  std::mt19937 random{11};
+  std::normal_distribution<float> normal;
 };
 
 void run(Example& example, bool decode, const OpenClOptions& options) {
@@ -142,6 +170,16 @@ TEST(OpenClAttention, MatrixUnitsGiveTheSameInPrefill) {
   example.store_as_bf16();
   example.call.window_left = 60;
   expect_equal_layouts(example, false, kMatrix, kBf16Tolerance);
+}
+
+// Matrix units read them by the same code, and their emulation compiles for minutes at these dims.
+TEST(OpenClAttention, ThreadLanesReadPackedTokensTheSame) {
+  for (const KvFormat format : {KvFormat::fp8_ds_mla, KvFormat::fp4_mla}) {
+    SCOPED_TRACE(kv_format_name(format));
+    Example example({{3, 70}, {1, 33}}, false);
+    example.store_as_packed(format);
+    expect_equal_layouts(example, false, kThreads, kF32Tolerance);
+  }
 }
 
 // A layer that no kernel is built for fails with the reason; the backend goes on.

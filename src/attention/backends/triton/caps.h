@@ -12,7 +12,7 @@ inline constexpr Caps kOpenClCaps = [] {
   caps.kernels = {.prefill = "tile", .decode = "tile"};
   return caps;
 }();
-inline constexpr Caps kOpenClMlaCaps = latent_rows_caps(kOpenClCaps);
+inline constexpr Caps kOpenClMlaCaps = packed_latent_caps(kOpenClCaps);
 
 inline constexpr Caps kCudaCaps = [] {
   Caps caps = kTileCudaCaps;

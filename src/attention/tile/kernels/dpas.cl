@@ -106,7 +106,7 @@ INLINE void stage_k(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int beg
     const int t = i / DK_PAD, d = i % DK_PAD, kv = block + t;
     const float value =
         kv >= begin && kv < end && d < DK
-            ? pool_element(a->k, a->k_block_scales, key_index(a, tile, kv) + d)
+            ? pool_element(a->k, a->k_block_scales, key_index(a, tile, kv), d)
             : 0.0f;
     terms[(d / 2 * TILE_N + t) * 2 + d % 2] = TO_TERM(value);
   }
@@ -119,7 +119,7 @@ INLINE void stage_v(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int beg
     const int t = i / DV_PAD, d = i % DV_PAD, kv = block + t;
     const float value =
         kv >= begin && kv < end && d < DV
-            ? pool_element(a->v, a->v_block_scales, value_index(a, tile, kv) + d)
+            ? pool_element(a->v, a->v_block_scales, value_index(a, tile, kv), d)
             : 0.0f;
     terms[(t / 2 * DV_PAD + d) * 2 + t % 2] = TO_TERM(value);
   }

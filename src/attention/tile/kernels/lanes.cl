@@ -205,29 +205,32 @@ INLINE void transpose_words(PRIVATE vu* w) {
   zip_round(t, w);
 }
 
-#define WORD_VALUES (32 / KV_BITS)                       // values in a 32-bit word
-#define ROW_QUADS (DK * KV_BITS / 128)                   // whole 16-byte pieces of a K row
+#if defined(WW_PACKED_ROWS)
+#define CODED_VALUES PACKED_LATENT
+#else
+#define CODED_VALUES DK
+#endif
+#define WORD_VALUES (32 / CODE_BITS)                     // values in a 32-bit word
+#define ROW_QUADS (CODED_VALUES * CODE_BITS / 128)       // whole 16-byte pieces of a K row's codes
 #define VECTOR_VALUES (ROW_QUADS * 4 * WORD_VALUES)      // values of a row read by vectors
 
-#if KV_BITS == 32
-#define LOAD_QUAD(pool, index) as_uint4(vload4(0, ADDRESS(const float, pool) + (index)))
-#elif KV_BITS == 16
-#define LOAD_QUAD(pool, index) as_uint4(vload8(0, ADDRESS(const u16, pool) + (index)))
-#elif KV_BITS == 8
-#define LOAD_QUAD(pool, index) as_uint4(vload16(0, ADDRESS(const u8, pool) + (index)))
-#else
-#define LOAD_QUAD(pool, index) as_uint4(vload16(0, ADDRESS(const u8, pool) + (index) / 2))
-#endif
+#define LOAD_QUAD(from) as_uint4(vload16(0, from))
 
-// Up to four quads from quad `quad` of a row; missing ones are 0.
-INLINE vu load_words(tile_address pool, tile_stride index, int quad) {
-  const tile_stride at = index + quad * 4 * WORD_VALUES;
+// Up to four of a row's 16-byte pieces, `count` of which are left; missing ones are 0.
+INLINE vu load_words(GLOBAL const u8* from, int count) {
   vu words = (vu)(0);
-  words.s0123 = LOAD_QUAD(pool, at);
-  if (quad + 1 < ROW_QUADS) words.s4567 = LOAD_QUAD(pool, at + 4 * WORD_VALUES);
-  if (quad + 2 < ROW_QUADS) words.s89ab = LOAD_QUAD(pool, at + 8 * WORD_VALUES);
-  if (quad + 3 < ROW_QUADS) words.scdef = LOAD_QUAD(pool, at + 12 * WORD_VALUES);
+  words.s0123 = LOAD_QUAD(from);
+  if (count > 1) words.s4567 = LOAD_QUAD(from + 16);
+  if (count > 2) words.s89ab = LOAD_QUAD(from + 32);
+  if (count > 3) words.scdef = LOAD_QUAD(from + 48);
   return words;
+}
+// Pieces [first, first + 4) of `count` of 16 rows, transposed; `at`: of the rows' piece 0, in bytes, or below 0.
+INLINE void load_transposed(tile_address pool, PRIVATE const tile_stride* at, int first, int count, PRIVATE vu* words) {
+  UNROLL for (int t = 0; t < 16; ++t) {
+    words[t] = at[t] < 0 ? (vu)(0) : load_words(ADDRESS(const u8, pool) + at[t] + first * 16, count - first);
+  }
+  transpose_words(words);
 }
 
 // Value e of each lane's word.
@@ -235,51 +238,94 @@ INLINE vf word_value(vu word, int e) {
 #if KV_BITS == 32
   return AS_VF(word);
 #else
-  return CODES_TO_F32(word << (u32)(32 - KV_BITS - e * KV_BITS));
+  return CODES_TO_F32(word << (u32)(32 - CODE_BITS - e * CODE_BITS));
 #endif
 }
+
+#if defined(WW_SCALED_CODES)
+// Of value `d` of 16 tokens' keys.
+INLINE vf key_scales(const PRIVATE TileArgs* a, PRIVATE const tile_stride* index, int d) {
+#if CODES_E2M1
+  u8 codes[16];
+  UNROLL for (int t = 0; t < 16; ++t) {
+    codes[t] = index[t] < 0 ? 0 : *code_scale_at(a->k, a->k_block_scales, index[t], d);
+  }
+  return e4m3_to_f32_lanes(convert_uint16(vload16(0, codes)) << 24);
+#else
+  float scales[16];
+  UNROLL for (int t = 0; t < 16; ++t) {
+    scales[t] = index[t] < 0 ? 0.0f : code_scale(a->k, a->k_block_scales, index[t], d);
+  }
+  return vload16(0, scales);
+#endif
+}
+#endif
+
+#if defined(WW_PACKED_ROWS)
+// The 16-bit values behind the codes.
+INLINE void stage_packed_rope(const PRIVATE TileArgs* a, PRIVATE const tile_stride* index, LOCAL float* k) {
+  tile_stride at[16];
+  UNROLL for (int t = 0; t < 16; ++t) at[t] = index[t] < 0 ? -1 : index[t] + PACKED_ROPE;
+  UNROLL_ROWS for (int d = PACKED_LATENT; d < DK; d += 32) {
+    vu words[16];
+    load_transposed(a->k, at, (d - PACKED_LATENT) / 8, (DK - PACKED_LATENT) / 8, words);
+    UNROLL_ROWS for (int w = 0; w < 16; ++w) {
+      STORE_LANES(k + (d + w * 2) * TILE_N, bf16_to_f32_lanes(words[w] << 16));
+      STORE_LANES(k + (d + w * 2 + 1) * TILE_N, bf16_to_f32_lanes(words[w]));
+    }
+  }
+}
+#endif
 
 // Keys of 16 tokens from `first`, transposed. index[t] < 0: token t is not there, and is 0.
 INLINE void stage_keys(const PRIVATE TileArgs* a, PRIVATE const tile_stride* index,
                        LOCAL float* k) {
+  tile_stride at[16];
+  UNROLL for (int t = 0; t < 16; ++t) at[t] = index[t] < 0 ? -1 : index[t] * KV_BITS / 8;
   UNROLL_ROWS for (int quad = 0; quad < ROW_QUADS; quad += 4) {
     vu words[16];
-    UNROLL for (int t = 0; t < 16; ++t) {
-      words[t] = index[t] < 0 ? (vu)(0) : load_words(a->k, index[t], quad);
-    }
-    transpose_words(words);
+    load_transposed(a->k, at, quad, ROW_QUADS, words);
+#if KV_FORMAT == KV_DS_MLA
+    const vf scale = key_scales(a, index, quad * 4 * WORD_VALUES);   // one for all 64 values
+#endif
     UNROLL_ROWS for (int w = 0; w < 16; ++w) {
       const int d = (quad * 4 + w) * WORD_VALUES;
       if (d >= VECTOR_VALUES) break;
-#if KV_FORMAT == KV_E2M1
-      u8 codes[16];
-      UNROLL for (int t = 0; t < 16; ++t) {
-        codes[t] = index[t] < 0 ? 0 : ADDRESS(const u8, a->k_block_scales)[(index[t] + d) / 16];
-      }
-      const vf scale = e4m3_to_f32_lanes(convert_uint16(vload16(0, codes)) << 24);
+#if CODES_E2M1
+      const vf scale = key_scales(a, index, d);
 #endif
       UNROLL for (int e = 0; e < WORD_VALUES; ++e) {
         vf value = word_value(words[w], e);
-#if KV_FORMAT == KV_E2M1
+#if defined(WW_SCALED_CODES)
         value *= scale;
 #endif
         STORE_LANES(k + (d + e) * TILE_N, value);
       }
     }
   }
+#if defined(WW_PACKED_ROWS)
+  stage_packed_rope(a, index, k);
+#else
   for (int d = VECTOR_VALUES; d < DK; ++d) {
     for (int t = 0; t < 16; ++t) {
       k[d * TILE_N + t] =
-          index[t] < 0 ? 0.0f : pool_element(a->k, a->k_block_scales, index[t] + d);
+          index[t] < 0 ? 0.0f : pool_element(a->k, a->k_block_scales, index[t], d);
     }
   }
+#endif
 }
+
+#if defined(WW_PACKED_ROWS)
+#define ROW_BYTES(values) (PACKED_ROPE + 2 * (DK - PACKED_LATENT))
+#else
+#define ROW_BYTES(values) ((values) * KV_BITS / 8)
+#endif
 
 // Asks for the rows of the tokens that the next block will stage, while this one is computed.
 INLINE void prefetch_row(tile_address pool, tile_stride index, int values) {
 #if __has_builtin(__builtin_prefetch)
   const tile_address row = pool + (tile_address)(index * KV_BITS / 8);
-  for (int byte = 0; byte < values * KV_BITS / 8; byte += 64) {
+  for (int byte = 0; byte < ROW_BYTES(values); byte += 64) {
     __builtin_prefetch((const PRIVATE void*)(row + byte), 0, 2);
   }
 #endif
@@ -299,21 +345,24 @@ INLINE void stage_value(const PRIVATE TileArgs* a, tile_stride index, LOCAL floa
 #elif KV_BITS == 16
     const ushort16 codes = vload16(0, ADDRESS(const u16, a->v) + index + d);
     const vf value = CODES_TO_F32(convert_uint16(codes) << 16);
-#elif KV_BITS == 8
-    const uchar16 codes = vload16(0, ADDRESS(const u8, a->v) + index + d);
-    const vf value = CODES_TO_F32(convert_uint16(codes) << 24);
 #else
-    const uchar8 pairs = vload8(0, ADDRESS(const u8, a->v) + (index + d) / 2);
+#if CODE_BITS == 8
+    const uchar16 codes = vload16(0, ADDRESS(const u8, a->v) + index + d);
+#else
+    const uchar8 pairs = vload8(0, ADDRESS(const u8, a->v) + index * KV_BITS / 8 + d / 2);
     uchar16 codes;
     codes.even = pairs << (uchar)4;
     codes.odd = pairs;
-    const vf value =
-        CODES_TO_F32(convert_uint16(codes) << 24) * block_scale(a->v_block_scales, index + d);
+#endif
+    vf value = CODES_TO_F32(convert_uint16(codes) << 24);
+#if defined(WW_SCALED_CODES)
+    value *= code_scale(a->v, a->v_block_scales, index, d);
+#endif
 #endif
     STORE_LANES(v + d, value);
   }
   for (int d = DV / 16 * 16; d < DV_PAD; ++d) {
-    v[d] = d < DV ? pool_element(a->v, a->v_block_scales, index + d) : 0.0f;
+    v[d] = d < DV ? pool_element(a->v, a->v_block_scales, index, d) : 0.0f;
   }
 }
 
@@ -354,7 +403,7 @@ INLINE void stage_k(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int beg
     const int t = i / DK_PAD, d = i % DK_PAD, kv = block + t;
     LOCAL_K(base)[d * TILE_N + t] =
         kv >= begin && kv < end
-            ? pool_element(a->k, a->k_block_scales, key_index(a, tile, kv) + d)
+            ? pool_element(a->k, a->k_block_scales, key_index(a, tile, kv), d)
             : 0.0f;
   }
 }
@@ -365,7 +414,7 @@ INLINE void stage_v(const PRIVATE TileArgs* a, const PRIVATE Tile* tile, int beg
     const int t = i / DV_PAD, d = i % DV_PAD, kv = block + t;
     LOCAL_V(base)[t * DV_PAD + d] =
         kv >= begin && kv < end && d < DV
-            ? pool_element(a->v, a->v_block_scales, value_index(a, tile, kv) + d)
+            ? pool_element(a->v, a->v_block_scales, value_index(a, tile, kv), d)
             : 0.0f;
   }
 }

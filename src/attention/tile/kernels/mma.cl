@@ -309,7 +309,7 @@ INLINE uint4 row_piece(tile_address pool, tile_address block_scales, tile_stride
 #endif
   float x[8];
   UNROLL for (int e = 0; e < 8; ++e) {
-    x[e] = d + e < dim ? pool_element(pool, block_scales, row + d + e) : 0.0f;
+    x[e] = d + e < dim ? pool_element(pool, block_scales, row, d + e) : 0.0f;
   }
   return make_uint4(pack_pair(x[0], x[1]), pack_pair(x[2], x[3]), pack_pair(x[4], x[5]),
                     pack_pair(x[6], x[7]));

@@ -10,7 +10,7 @@
 #define KV_FP4_MLA 7
 
 // Packed tokens of latent attention (kv/latent_token.h), whose elements are bytes: codes of 512 values, their scales,
-// 64 bf16 values. Read by the tensor-core form alone.
+// 64 bf16 values.
 #if KV_FORMAT >= KV_DS_MLA
 #define WW_PACKED_ROWS
 #define PACKED_LATENT 512
@@ -29,6 +29,8 @@
 #else
 #define KV_BITS 8
 #endif
+// Of a code, which in packed tokens is not what strides count.
+#define CODE_BITS (CODES_E2M1 ? 4 : KV_BITS)
 
 #if KV_FORMAT == KV_BF16
 #define CODE_TO_F32(x) bf16_to_f32_one(x)
@@ -47,21 +49,45 @@
 #define CODES_TO_F32(x) e2m1_to_f32_lanes(x)
 #endif
 
-INLINE float block_scale(tile_address block_scales, tile_stride index) {
-  return e4m3_to_f32_one((u32)ADDRESS(const u8, block_scales)[index / 16] << 24);
-}
-
-// Element `index` of a pool, its block scale applied.
-INLINE float pool_element(tile_address pool, tile_address block_scales, tile_stride index) {
-#if KV_FORMAT == KV_F32
-  return ADDRESS(const float, pool)[index];
-#elif KV_BITS == 16
-  return CODE_TO_F32((u32)ADDRESS(const u16, pool)[index] << 16);
-#elif KV_BITS == 8
-  return CODE_TO_F32((u32)ADDRESS(const u8, pool)[index] << 24);
+#if defined(WW_PACKED_ROWS) || CODES_E2M1
+#define WW_SCALED_CODES
+// Where the scale of value `d` of the row at element `row` of a pool stands. Packed tokens may begin at any byte.
+INLINE GLOBAL const u8* code_scale_at(tile_address pool, tile_address block_scales, tile_stride row, int d) {
+#if defined(WW_PACKED_ROWS)
+  return ADDRESS(const u8, pool) + row + PACKED_SCALES + (KV_FORMAT == KV_DS_MLA ? d / 128 * 4 : d / 16);
 #else
-  const u32 pair = ADDRESS(const u8, pool)[index / 2];
-  return CODE_TO_F32(index & 1 ? pair << 24 : pair << 28) * block_scale(block_scales, index);
+  return ADDRESS(const u8, block_scales) + (row + d) / 16;
+#endif
+}
+INLINE float code_scale(tile_address pool, tile_address block_scales, tile_stride row, int d) {
+  GLOBAL const u8* at = code_scale_at(pool, block_scales, row, d);
+#if KV_FORMAT == KV_DS_MLA
+  return AS_F32((u32)at[0] | (u32)at[1] << 8 | (u32)at[2] << 16 | (u32)at[3] << 24);
+#else
+  return e4m3_to_f32_one((u32)*at << 24);
+#endif
+}
+#endif
+
+// Value `d` of the row at element `row` of a pool, its scale applied.
+INLINE float pool_element(tile_address pool, tile_address block_scales, tile_stride row, int d) {
+#if defined(WW_PACKED_ROWS)
+  GLOBAL const u8* token = ADDRESS(const u8, pool) + row;
+  if (d >= PACKED_LATENT) {
+    GLOBAL const u8* value = token + PACKED_ROPE + (d - PACKED_LATENT) * 2;
+    return bf16_to_f32_one((u32)value[0] << 16 | (u32)value[1] << 24);
+  }
+  const u32 code = CODE_BITS == 8 ? (u32)token[d] << 24 : (u32)token[d / 2] << (d & 1 ? 24 : 28);
+  return CODE_TO_F32(code) * code_scale(pool, block_scales, row, d);
+#elif KV_FORMAT == KV_F32
+  return ADDRESS(const float, pool)[row + d];
+#elif KV_BITS == 16
+  return CODE_TO_F32((u32)ADDRESS(const u16, pool)[row + d] << 16);
+#elif KV_BITS == 8
+  return CODE_TO_F32((u32)ADDRESS(const u8, pool)[row + d] << 24);
+#else
+  const u32 pair = ADDRESS(const u8, pool)[(row + d) / 2];
+  return CODE_TO_F32((row + d) & 1 ? pair << 24 : pair << 28) * code_scale(pool, block_scales, row, d);
 #endif
 }
 
