@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "device/cuda/cuda_device.h"
+#include "device/opencl/platform_name.h"
 #include "model/testing/shared_model.h"
 #include "serve_tale.h"
 
@@ -79,10 +80,15 @@ TEST_P(DeterministicServing, SameBitsInEveryCircumstance) {
 }
 
 // A model whose layers keep states: prompts of several chunks of them, in pieces of other sizes, and answers that go on.
-class DeterministicHybrid : public testing::Test {
+// By the name of its linear layers' kernels; all of it through OpenCL where that is theirs.
+class DeterministicHybrid : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (!std::filesystem::exists(args_.model_path)) GTEST_SKIP() << args_.model_path << " is not there";
+    args_.linear_attn_backend = GetParam();
+    const bool needs_opencl = args_.linear_attn_backend == "triton";
+    if (needs_opencl && opencl::platform_name().empty()) GTEST_SKIP() << "no OpenCL device here";
+    if (needs_opencl) args_.attention_backend = "triton";
     args_.dtype = "bfloat16";
     args_.enable_deterministic_inference = true;
     args_.max_mamba_cache_size = 64;
@@ -123,7 +129,7 @@ class DeterministicHybrid : public testing::Test {
   std::vector<tale::Answer> alone_;
 };
 
-TEST_F(DeterministicHybrid, SameBitsInEveryCircumstance) {
+TEST_P(DeterministicHybrid, SameBitsInEveryCircumstance) {
   expect_same(args_, "in a crowd");
   for (const int chunk : {-1, 64, 100}) {
     ServerArgs chunked = args_;
@@ -141,7 +147,7 @@ TEST_F(DeterministicHybrid, SameBitsInEveryCircumstance) {
 }
 
 // Texts go on from what was answered before, whose states are not those of a prompt.
-TEST_F(DeterministicHybrid, AnswersAreReadAgainAsPromptsAre) {
+TEST_P(DeterministicHybrid, AnswersAreReadAgainAsPromptsAre) {
   ServedModel served = tale::serve(args_), fresh = tale::serve(args_);
   const std::vector<tale::Answer> first = tale::ask(*served.engine, prompts_, kAnswer);
   std::vector<std::vector<int32_t>> longer = prompts_;
@@ -151,7 +157,7 @@ TEST_F(DeterministicHybrid, AnswersAreReadAgainAsPromptsAre) {
   for (size_t i = 0; i < longer.size(); ++i) EXPECT_TRUE(same_bits(warm[i], cold[i])) << "prompt " << i;
 }
 
-TEST_F(DeterministicHybrid, SameBitsWithGuesses) {
+TEST_P(DeterministicHybrid, SameBitsWithGuesses) {
   for (const int topk : {1, 4}) {
     ServerArgs ngram = args_;
     ngram.speculative_algorithm = "NGRAM";
@@ -165,6 +171,9 @@ TEST_F(DeterministicHybrid, SameBitsWithGuesses) {
     expect_same(drafts, "STANDALONE");
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Cpu, DeterministicHybrid, testing::Values("cpu", "triton"),
+                         [](const auto& info) { return std::string(info.param); });
 
 std::vector<Served> claiming() {
   std::vector<Served> served;
