@@ -147,6 +147,7 @@ struct Caps {
   int deterministic_group = 0;         // for up to so many q heads a kv head; 0: any
   EnumSet<KvFormat> deterministic_kv{};  // with these formats; empty: with all
   bool deterministic_drafts = true;      // and where drafts are verified beside
+  bool deterministic_trees = true;       // and those are trees, whose keys lie elsewhere than a text's
   constexpr bool deterministic_with(KvFormat format) const {
     return deterministic && (deterministic_kv.bits == 0 || deterministic_kv.has(format));
   }

@@ -116,5 +116,30 @@ TEST(Select, RefusesByRuleAndProposesWhatWorks) {
   }
 }
 
+// A tree's node lies elsewhere than its token in a text; kernels that go by blocks of keys add it up in another order there.
+TEST(SelectRefusals, TreesOnACpuInDeterministicModeAreOfOneName) {
+  const HardwareFacts xeon = named_hardware("xeon").value();
+  const std::vector<KnownBackend> written = known_backends_as_built();
+  AttentionFlags flags;
+  flags.enable_deterministic_inference = true;
+  flags.speculative_algorithm = "NGRAM";
+  const auto chains = select_attention(xeon, llama(), flags, written);
+  ASSERT_TRUE(chains.ok()) << chains.status().message();
+  EXPECT_EQ(chains->speculation.topk, 1);
+  EXPECT_EQ(chains->prefill, "intel_amx");
+  flags.speculative_eagle_topk = 4;
+  EXPECT_EQ(select_attention(xeon, llama(), flags, written)->prefill, "torch_native");
+  for (const char* name : {"intel_amx", "flex_attention", "triton"}) {
+    flags.attention_backend = name;
+    flags.speculative_eagle_topk = 4;
+    const auto trees = select_attention(xeon, llama(), flags, written);
+    ASSERT_FALSE(trees.ok()) << name;
+    EXPECT_EQ(trees.status().field(), "--enable-deterministic-inference");
+    EXPECT_NE(trees.status().message().find("--speculative-eagle-topk 1"), std::string::npos);
+    flags.speculative_eagle_topk = 1;
+    EXPECT_TRUE(select_attention(xeon, llama(), flags, written).ok()) << name;
+  }
+}
+
 }  // namespace
 }  // namespace warpweave

@@ -196,6 +196,12 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
         "computes drafts in other tiles than single tokens, so it is bitwise deterministic only without speculation",
         "--enable-deterministic-inference"};
   }
+  if (input.deterministic && input.topk > 1 && !caps.deterministic_trees) {
+    return BrokenRule{
+        "adds up keys in blocks at fixed places, where a tree's siblings lie too, so it is bitwise "
+        "deterministic with chains of drafts only; give --speculative-eagle-topk 1",
+        "--enable-deterministic-inference"};
+  }
   const int group = input.model->num_kv_heads > 0 ? input.model->num_q_heads / input.model->num_kv_heads : 0;
   if (input.deterministic && caps.deterministic_group > 0 && group > caps.deterministic_group) {
     return BrokenRule{fmt::format("is bitwise deterministic for up to {} q heads a kv head; this model has {}",

@@ -100,6 +100,8 @@ Result<Speculation> resolve_speculation(const AttentionFlags& flags, const Model
   WW_RETURN_IF_ERROR(
       at_least("--speculative-num-draft-tokens", flags.speculative_num_draft_tokens, 2));
   const bool cpu = kCpuArchs.has(arch);
+  // Chains give every backend's bits of decode; of a CPU's, torch_native alone does so with trees.
+  const bool chains = cpu && flags.enable_deterministic_inference;
   const bool wide = !cpu && (model.architecture.starts_with("Llama") || model.architecture.starts_with("Grok"));
   if (s.algorithm == "NGRAM") {
     // Drafts come from text already seen: no steps, so no bound on the tree by them.
@@ -107,7 +109,7 @@ Result<Speculation> resolve_speculation(const AttentionFlags& flags, const Model
       return Status::invalid_argument("--speculative-num-steps: NGRAM has no draft steps; leave it out, and give "
                                       "--speculative-num-draft-tokens", "--speculative-num-steps");
     }
-    s.topk = flags.speculative_eagle_topk.value_or(kNgramTopk);
+    s.topk = flags.speculative_eagle_topk.value_or(chains ? 1 : kNgramTopk);
     s.num_draft_tokens = flags.speculative_num_draft_tokens.value_or(kNgramDraftTokens);
     fit_window(flags, model.window_tokens, s);
   } else {
@@ -120,10 +122,12 @@ Result<Speculation> resolve_speculation(const AttentionFlags& flags, const Model
   }
   const bool all_given = flags.speculative_eagle_topk && flags.speculative_num_draft_tokens &&
                          (flags.speculative_num_steps || s.algorithm == "NGRAM");
+  std::string_view unset = "; what was not given is the default for this model and device";
+  if (chains && !flags.speculative_eagle_topk) unset = "; chains, as --enable-deterministic-inference is given";
   reasons.push_back(fmt::format("speculation: {} with {}topk {}, {} draft tokens{}", s.algorithm,
                                 s.num_steps > 0 ? fmt::format("{} steps, ", s.num_steps) : "",
                                 s.topk, s.num_draft_tokens,
-                                all_given ? "" : "; what was not given is the default for this model and device"));
+                                all_given ? "" : unset));
   return s;
 }
 
