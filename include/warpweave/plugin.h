@@ -83,7 +83,7 @@ typedef struct ww_backend_caps {
   uint8_t custom_mask;      /* ww_forward_batch.tree_mask */
   uint8_t chunked_prefix;   /* rows that start after a cached prefix */
   uint8_t non_causal;       /* ww_forward_batch.causal = 0: window_right = -1 */
-  uint8_t deterministic;    /* equal bits for any batch composition, chunking, phase and repeat */
+  uint8_t deterministic;    /* equal bits for any batch composition, chunking, phase and repeat; of drafts, chains */
   uint8_t right_window;     /* window_right > 0, which no plug-in is asked for yet */
   uint8_t reserved[7];      /* 0 */
   uint32_t spec;            /* speculation with page size 1, and with larger ones: WW_SPEC_... */

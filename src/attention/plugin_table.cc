@@ -137,6 +137,7 @@ Status read_caps(const ww_backend_caps& from, Caps& caps) {
   caps.chunked_prefix = from.chunked_prefix;
   caps.non_causal = from.non_causal;
   caps.deterministic = from.deterministic;
+  caps.deterministic_trees = false;  // no field of the table says so
   caps.spec = static_cast<SpecSupport>(from.spec);
   caps.spec_paged = static_cast<SpecSupport>(from.spec_paged);
   caps.workspace_bytes = from.workspace_bytes;
