@@ -198,8 +198,8 @@ std::optional<BrokenRule> check_backend(const SelectionInput& input, const Known
   }
   if (input.deterministic && input.topk > 1 && !caps.deterministic_trees) {
     return BrokenRule{
-        "adds up keys in blocks at fixed places, where a tree's siblings lie too, so it is bitwise "
-        "deterministic with chains of drafts only; give --speculative-eagle-topk 1",
+        "is bitwise deterministic with chains of drafts, and not with trees, whose keys lie elsewhere than a text's; "
+        "give --speculative-eagle-topk 1",
         "--enable-deterministic-inference"};
   }
   const int group = input.model->num_kv_heads > 0 ? input.model->num_q_heads / input.model->num_kv_heads : 0;
