@@ -8,12 +8,13 @@ state there, and the tokens that it then drafts one after the other.
 The reference is the definition in the papers, row by row over whole sequences: section 2.2 of DeepSeek-V3 (2412.19437)
 around a decoder layer of transformers, and EAGLE3 (2503.01840) written out. Needs: torch, transformers, safetensors, numpy.
 
-    python3 tools/make_draft_goldens.py
+    python3 tools/make_draft_goldens.py [name ...]
 """
 import copy
 import json
 import math
 import pathlib
+import sys
 
 import numpy as np
 import torch
@@ -84,7 +85,7 @@ class Nextn:
 
     def __init__(self, model, seed):
         generator, hidden = torch.Generator().manual_seed(seed + 1000), model.config.hidden_size
-        self.offset = 1.0 if "Qwen3Next" in type(model).__name__ else 0.0
+        self.offset = 1.0 if type(model).__name__.startswith(("Qwen3Next", "Qwen3_5")) else 0.0
         self.eps = model.config.rms_norm_eps
         centre = 1.0 - self.offset
         self.fc = exact((hidden, 2 * hidden), 0.2, generator)
@@ -221,12 +222,14 @@ HEADS = {
     "nextn-deepseek-v3": (("deepseek_v3", dict(DEEPSEEK, num_hidden_layers=4)), Nextn),
     "nextn-glm4-moe": (one_layer_more("glm4-moe"), Nextn),
     "nextn-qwen3-next": (one_layer_more("qwen3-next"), Nextn),
+    "nextn-qwen3_5": (one_layer_more("qwen3_5"), Nextn),
     "eagle3": (("llama", LLAMA), Eagle3),
 }
 
 
 def main():
-    for name, ((model_type, changes), kind) in HEADS.items():
+    for name in sys.argv[1:] or HEADS:
+        (model_type, changes), kind = HEADS[name]
         with torch.no_grad():
             for seed in range(1, 80):
                 head = kind(make_model(model_type, changes, seed), seed)

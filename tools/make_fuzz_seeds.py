@@ -268,7 +268,7 @@ def seeds():
         "tokenizer_fuzz": (deep + wide + tokenizers() + unigrams(), files("tests/golden/tokenizer/*/tokenizer.json")),
         "chat_template_fuzz": (template_shapes + snippets, files("tests/golden/chat_template/*.jinja")),
         "safetensors_fuzz": (headers + deep + wide, index + files("tests/golden/families/*/model.safetensors")),
-        "gguf_fuzz": (ggufs(), files("tests/golden/families/*/model.gguf")),
+        "gguf_fuzz": (ggufs(), files("tests/golden/families/*/model.gguf") + files("tests/golden/drafts/*/model.gguf")),
         "recording_fuzz": ([head[:12] + struct.pack("<I", len(text)) + text.encode() for text in deep + wide],
                            recordings),
         "program_cache_fuzz": ([b"WWPROG01" + b"\xff" * 24, b"WWPROG01" + bytes(24) + b"x" * 50_000], files("tests/fuzz/program_cache_fuzz/*")),

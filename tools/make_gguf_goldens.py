@@ -302,11 +302,11 @@ def write_gguf_heads(writer, config, arch_name):
         writer.add_value_length(config.head_dim)
 
 
-def write_gguf_metadata(writer, config, arch_name):
+def write_gguf_metadata(writer, config, arch_name, drafts=False):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    predicting = config.num_nextn_predict_layers if config.model_type == "glm4_moe" else 0  # DeepSeek's are left out
-    writer.add_block_count(config.num_hidden_layers + predicting)
+    drafts = drafts or config.model_type == "glm4_moe"  # DeepSeek's are left out
+    writer.add_block_count(config.num_hidden_layers + (config.num_nextn_predict_layers if drafts else 0))
     writer.add_feed_forward_length(adjusted_width(config))
     writer.add_head_count(config.num_attention_heads)
     if not is_latent(config):
@@ -446,13 +446,17 @@ def make_gguf_family(name):
     pairs = (kimi_linear_tensors if model_type == "kimi_linear" else gguf_tensors)(model, names)
     if is_latent(config):
         pairs = (new for pair in pairs for new in latent_tensor(*pair, model.config, is_joined(name)))
+    write_tensors(writer, pairs)
+    finish(writer)
+    write_golden(folder, value)
+
+
+def write_tensors(writer, pairs):
     for gguf_name, values in pairs:
         if values.ndim == 1 or in_f32(gguf_name):
             writer.add_tensor(gguf_name, values.astype(np.float32), raw_dtype=Quant.F32)
         else:
             writer.add_tensor(gguf_name, gguf.quantize(values, Quant.BF16), raw_dtype=Quant.BF16)
-    finish(writer)
-    write_golden(folder, value)
 
 
 def main():

@@ -39,10 +39,12 @@ def read_tensors(path):
     return out
 
 
-def write_metadata(writer, config):
+def write_metadata(writer, config, predicting):
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_block_count(config["num_hidden_layers"] + predicting)
+    if predicting:
+        writer.add_nextn_predict_layers(predicting)
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
@@ -56,7 +58,12 @@ def write_metadata(writer, config):
     writer.add_ssm_group_count(config["linear_num_key_heads"])
     writer.add_ssm_time_step_rank(config["linear_num_value_heads"])
     writer.add_ssm_inner_size(config["linear_value_head_dim"] * config["linear_num_value_heads"])
-    writer.add_full_attention_interval(2)
+    if predicting:  # newer converters say it of each layer, and the interval of the published models
+        writer.add_full_attention_interval(4)
+        kinds = config["layer_types"] + ["full_attention"] * predicting
+        writer.add_array(f"{ARCHITECTURES[config['model_type']]}.attention.recurrent_layers", [kind == "linear_attention" for kind in kinds])
+    else:
+        writer.add_full_attention_interval(2)
     writer.add_vocab_size(config["vocab_size"])
     if config.get("num_experts"):
         writer.add_expert_count(config["num_experts"])
@@ -129,22 +136,23 @@ def gguf_tensors(tensors, config, names):
         if stem.endswith("shared_expert_gate"):
             values = values.squeeze()
         dense = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}.get(".".join(parts[-2:]))
-        yield (f"blk.{parts[2]}.{dense}" if dense else names.get_name(stem)) + ".weight", values
+        yield (f"blk.{parts[2]}.{dense}" if dense else names.get_name(stem) or stem) + ".weight", values
     for (layer, matrix), of_experts in experts.items():
         stacked = np.stack([of_experts[e] for e in range(len(of_experts))])
         yield f"blk.{layer}.ffn_{matrix.removesuffix('_proj')}_exps.weight", stacked
 
 
-def make(source, name):
-    config = json.loads((FAMILIES / source / "config.json").read_text())
+def write_model(source, folder, tensors=None, predicting=0):
+    """model.gguf in `folder` of the model in `source`, and its golden. `tensors`: with so many layers that predict further
+    tokens, whose own parts have their names."""
+    config = json.loads((source / "config.json").read_text())
     arch_name = ARCHITECTURES[config["model_type"]]
-    folder = FAMILIES / name
     folder.mkdir(exist_ok=True)
     writer = gguf.GGUFWriter(folder / "model.gguf", arch_name)
-    write_metadata(writer, config)
+    write_metadata(writer, config, predicting)
     arch = next(a for a, text in gguf.MODEL_ARCH_NAMES.items() if text == arch_name)
-    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
-    for tensor, values in gguf_tensors(read_tensors(FAMILIES / source / "model.safetensors"), config, names):
+    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"] + predicting)
+    for tensor, values in gguf_tensors(tensors or read_tensors(source / "model.safetensors"), config, names):
         in_f32 = values.ndim == 1 or tensor.endswith("ssm_conv1d.weight")
         quant = Quant.F32 if in_f32 else Quant.BF16
         writer.add_tensor(tensor, values.astype(np.float32) if in_f32 else gguf.quantize(values, quant), raw_dtype=quant)
@@ -152,10 +160,9 @@ def make(source, name):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    shutil.copy(FAMILIES / source / "golden.json", folder)
+    shutil.copy(source / "golden.json", folder)
 
 
 if __name__ == "__main__":
-    make("qwen3-next", "gguf-qwen3-next-moe")
-    make("qwen3_5", "gguf-qwen3_5")
-    make("qwen3_5-moe", "gguf-qwen3_5-moe")
+    for source, name in (("qwen3-next", "gguf-qwen3-next-moe"), ("qwen3_5", "gguf-qwen3_5"), ("qwen3_5-moe", "gguf-qwen3_5-moe")):
+        write_model(FAMILIES / source, FAMILIES / name)

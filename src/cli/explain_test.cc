@@ -128,7 +128,7 @@ TEST(Explain, RefusesNumbersThatContradictEachOther) {
 // In a folder with weights, in one without, and in a published configuration.
 TEST(Explain, FindsLayersThatPredictFurtherTokens) {
   const Argv nextn = {"--speculative-algorithm", "NEXTN", "--skip-tokenizer-init", "--model-path"};
-  for (const char* model : {"nextn-qwen3-next", "nextn-deepseek-v3", "nextn-glm4-moe"}) {
+  for (const char* model : {"nextn-qwen3-next", "nextn-deepseek-v3", "nextn-glm4-moe", "gguf-nextn-qwen3_5/model.gguf"}) {
     EXPECT_EQ(explain_json(nextn + Argv{std::string("tests/golden/drafts/") + model, "--device", "cpu"}).exit_code, 0) << model;
   }
   const TemporaryFolder folder;

@@ -12,6 +12,7 @@
 #include "engine/speculation.h"
 #include "model/build_decoder.h"
 #include "model/fp8_weights.h"
+#include "model/gguf_arch.h"
 #include "model/renamed_weights.h"
 #include "spec/drafter.h"
 #include "spec/host_draft_model.h"
@@ -138,9 +139,11 @@ Status open_nextn(const ServerArgs& args, const DraftTarget& target, DraftPlan& 
   WW_ASSIGN_OR_RETURN(ModelBundle bundle, open_model_bundle(path, options));
   auto config = nextn_config(bundle.config, *bundle.weights);
   if (!config.ok()) {
-    return Status::unsupported(
-        fmt::format("{} {}: {}", kAlgorithmFlag, args.speculative_algorithm, config.status().message()),
-        kAlgorithmFlag);
+    const std::string in_gguf = fmt::format(
+        "; GGUF files have it as blk.N.nextn.*, which is read of {}", gguf_nextn_archs());
+    return Status::unsupported(fmt::format("{} {}: {}{}", kAlgorithmFlag, args.speculative_algorithm,
+                                           config.status().message(), bundle.gguf ? in_gguf : ""),
+                               kAlgorithmFlag);
   }
   plan.config = *std::move(config);
   plan.weights = std::move(bundle.weights);

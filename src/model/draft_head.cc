@@ -41,12 +41,14 @@ class HeadWeights final : public RenamedWeights {
   const StoredNames names_;
 };
 
-StoredNames nextn_names(const ModelConfig& config) {
-  if (is_gated_hybrid(config.model_type)) {
+StoredNames nextn_names(const ModelConfig& config, const WeightSource& source) {
+  const std::string layer = fmt::format("model.layers.{}.", config.nextn_layer), fc = layer + "eh_proj.";
+  // GGUF files hold those of every family by their numbers.
+  const bool numbered = !source.has("mtp.fc.weight") && source.has(fc + "weight");
+  if (is_gated_hybrid(config.model_type) && !numbered) {
     return {"mtp.layers.0.", "mtp.fc.", "mtp.pre_fc_norm_embedding.", "mtp.pre_fc_norm_hidden.", "mtp.norm."};
   }
-  const std::string layer = fmt::format("model.layers.{}.", config.nextn_layer);
-  return {layer, layer + "eh_proj.", layer + "enorm.", layer + "hnorm.", layer + "shared_head.norm."};
+  return {layer, fc, layer + "enorm.", layer + "hnorm.", layer + "shared_head.norm."};
 }
 
 FamilyTraits llama_layers_only(const ModelConfig& config) {
@@ -74,7 +76,7 @@ FamilyTraits eagle3_traits(const ModelConfig& config, const WeightSource& source
 
 Result<ModelConfig> nextn_config(const ModelConfig& target, const WeightSource& source) {
   ModelConfig out = nextn_layer_config(target);
-  const std::string fc = nextn_names(out).fc + "weight";
+  const std::string fc = nextn_names(out, source).fc + "weight";
   if (source.has(fc)) return out;
   return Status::unsupported(fmt::format(
       "the checkpoint of {} has no layer that predicts further tokens ({} is missing)", target.architecture, fc));
@@ -150,7 +152,7 @@ std::shared_ptr<WeightSource> draft_head_weights(DraftHeadKind kind, const Model
   if (kind == DraftHeadKind::eagle) return eagle_weight_names(std::move(source));
   StoredNames names = {.layer = source->has("midlayer.self_attn.q_proj.weight") ? "midlayer." : "layers.0.",
                        .fc = {}, .embedding_norm = {}, .hidden_norm = {}, .final_norm = {}};
-  if (kind == DraftHeadKind::nextn) names = nextn_names(config);
+  if (kind == DraftHeadKind::nextn) names = nextn_names(config, *source);
   return std::make_shared<HeadWeights>(std::move(source), std::move(names));
 }
 

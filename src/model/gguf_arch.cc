@@ -16,17 +16,23 @@ constexpr GgufArch kArchs[] = {
      .architecture = "Qwen2MoeForCausalLM",
      .experts_renormalised = false},
     {.name = "olmoe", .model_type = "olmoe", .architecture = "OlmoeForCausalLM", .experts_renormalised = false},
-    {.name = "glm4moe", .model_type = "glm4_moe", .architecture = "Glm4MoeForCausalLM", .post_attention_norm = true},
+    {.name = "glm4moe",
+     .model_type = "glm4_moe",
+     .architecture = "Glm4MoeForCausalLM",
+     .nextn = true,
+     .post_attention_norm = true},
     {.name = "deepseek2",
      .model_type = "deepseek_v2",
      .architecture = "DeepseekV2ForCausalLM",
      .latent = true,
-     .experts_renormalised = false},
+     .experts_renormalised = false,
+     .nextn = true},
     {.name = "qwen3next",
      .model_type = "qwen3_next",
      .architecture = "Qwen3NextForCausalLM",
      .norms_plus_one = true,
      .delta_net = true,
+     .nextn = true,
      .post_attention_norm = true},
     {.name = "qwen35",
      .model_type = "qwen3_5_text",
@@ -34,6 +40,7 @@ constexpr GgufArch kArchs[] = {
      .norms_plus_one = true,
      .delta_net = true,
      .tiled_v_heads = true,
+     .nextn = true,
      .post_attention_norm = true},
     {.name = "qwen35moe",
      .model_type = "qwen3_5_moe_text",
@@ -41,6 +48,7 @@ constexpr GgufArch kArchs[] = {
      .norms_plus_one = true,
      .delta_net = true,
      .tiled_v_heads = true,
+     .nextn = true,
      .post_attention_norm = true},
     {.name = "kimi-linear", .model_type = "kimi_linear", .architecture = "KimiLinearForCausalLM", .latent = true},
     {.name = "phimoe", .model_type = "phimoe", .architecture = "PhimoeForCausalLM"},
@@ -135,7 +143,15 @@ constexpr NamePair kDeltaNetNames[] = {
     {"linear_attn.out_proj", "ssm_out"},
 };
 
-constexpr std::pair<std::string_view, std::string_view> kWholeNames[] = {
+// Of a layer that predicts further tokens (model/draft_head.h), beside those that it shares with the model's own.
+constexpr NamePair kNextnNames[] = {
+    {"eh_proj", "nextn.eh_proj"},
+    {"enorm", "nextn.enorm"},
+    {"hnorm", "nextn.hnorm"},
+    {"shared_head.norm", "nextn.shared_head_norm"},
+};
+
+constexpr NamePair kWholeNames[] = {
     {"mlp.gate.e_score_correction_bias", "exp_probs_b.bias"},
     {"block_sparse_moe.gate.e_score_correction_bias", "exp_probs_b.bias"},
     {"feed_forward.expert_bias", "exp_probs_b.bias"},
@@ -155,6 +171,14 @@ Result<GgufArch> find_gguf_arch(std::string_view name) {
   }
   return Status::unsupported("the architecture '" + std::string(name.substr(0, 40)) +
                              "' is not supported; supported in GGUF files are " + supported);
+}
+
+std::string gguf_nextn_archs() {
+  std::string names;
+  for (const GgufArch& known : kArchs) {
+    if (known.nextn) names += (names.empty() ? "" : ", ") + std::string(known.name);
+  }
+  return names;
 }
 
 std::string gguf_name(std::string_view name, const GgufArch& arch) {
@@ -177,7 +201,8 @@ std::string gguf_name(std::string_view name, const GgufArch& arch) {
   for (const auto& [from, to] : kWholeNames) {
     if (rest == from) return "blk." + layer + "." + std::string(to);
   }
-  for (const std::span names : {std::span<const NamePair>(kNames), std::span<const NamePair>(kDeltaNetNames)}) {
+  using Names = std::span<const NamePair>;
+  for (const Names names : {Names(kNames), Names(kDeltaNetNames), arch.nextn ? Names(kNextnNames) : Names()}) {
     for (const auto& [from, to] : names) {
       if (stem == from) return "blk." + layer + "." + std::string(to) + std::string(kind);
     }

@@ -153,23 +153,35 @@ void read_gguf_multipliers(Metadata& meta, ModelConfig& out) {
   out.residual_multiplier = meta.number("residual_scale", 1, kMultiplierRange);
 }
 
+// "blk.0.", or that of the layer that predicts further tokens where a file has no other (what llama.cpp's converter
+// writes with --mtp).
+std::string first_layer(const GgufContents& file, const ModelConfig& config) {
+  const bool whole = config.num_nextn_layers == 0 || file.tensors.contains("blk.0.attn_norm.weight");
+  return fmt::format("blk.{}.", whole ? 0 : config.num_layers);
+}
+
 // What shows only in which tensors there are.
 void read_from_tensors(const GgufContents& file, ModelConfig& out) {
-  const auto has = [&](const char* name) { return file.tensors.contains(name); };
-  out.lm_head_bias = has("output.bias");
-  out.attention_bias = has("blk.0.attn_q.bias") || has("blk.0.attn_qkv.bias");
-  out.attention_out_bias = has("blk.0.attn_output.bias");
-  out.mlp_bias = has("blk.0.ffn_up.bias");
-  out.use_qk_norm = has("blk.0.attn_q_norm.weight");
-  out.parallel_residual =
-      out.model_type == "cohere2" || (out.model_type == "stablelm" && !has("blk.0.ffn_norm.weight"));
-  out.tie_word_embeddings = !has("output.weight");
-  for (const char* name : {"blk.0.attn_q.weight", "blk.0.attn_q_a.weight", "blk.0.attn_qkv.weight",
-                           "blk.0.ssm_in.weight", "blk.0.shortconv.in_proj.weight"}) {
-    if (has(name)) out.dtype = file.tensors.find(name)->second.dtype;
+  const std::string layer = first_layer(file, out);
+  const auto has = [&](const char* name) { return file.tensors.contains(layer + name); };
+  out.lm_head_bias = file.tensors.contains("output.bias");
+  out.attention_bias = has("attn_q.bias") || has("attn_qkv.bias");
+  out.attention_out_bias = has("attn_output.bias");
+  out.mlp_bias = has("ffn_up.bias");
+  out.use_qk_norm = has("attn_q_norm.weight");
+  out.parallel_residual = out.model_type == "cohere2" || (out.model_type == "stablelm" && !has("ffn_norm.weight"));
+  out.tie_word_embeddings = !file.tensors.contains("output.weight");
+  const int with_experts = layer == "blk.0." ? out.num_layers - 1 : out.num_layers;
+  const auto shared = file.tensors.find(fmt::format("blk.{}.ffn_gate_shexp.weight", with_experts));
+  if (shared != file.tensors.end() && out.num_experts > 0) {
+    out.shared_expert_intermediate_size = static_cast<int>(std::min<int64_t>(shared->second.shape[0], 1 << 24));
+  }
+  for (const char* name :
+       {"attn_q.weight", "attn_q_a.weight", "attn_qkv.weight", "ssm_in.weight", "shortconv.in_proj.weight"}) {
+    if (has(name)) out.dtype = file.tensors.find(layer + name)->second.dtype;
   }
   if (!is_gated_hybrid(out.model_type)) return;
-  if (out.linear) out.linear->split_input = out.model_type == "qwen3_next" && has("blk.0.attn_qkv.weight");
+  if (out.linear) out.linear->split_input = out.model_type == "qwen3_next" && has("attn_qkv.weight");
   for (int i = 0; out.num_experts > 0 && i < out.num_layers; ++i) {
     if (!file.tensors.contains(fmt::format("blk.{}.ffn_gate_inp.weight", i))) out.mlp_only_layers.push_back(i);
   }
@@ -227,10 +239,11 @@ void read_gguf_moe(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
 }
 
 // Layers that predict further tokens are counted, but are not of the decoder.
-void leave_predicting_layers(Metadata& meta, ModelConfig& out) {
+void leave_predicting_layers(Metadata& meta, const GgufArch& arch, ModelConfig& out) {
   const int predicting = meta.integer("nextn_predict_layers", 0, 0, 64);
   if (predicting >= out.num_layers) return meta.fail("nextn_predict_layers", "must be fewer than block_count");
   out.num_layers -= predicting;
+  if (arch.nextn) out.num_nextn_layers = predicting;
   if (out.recurrent_layers.empty()) return;
   out.recurrent_layers.resize(out.num_layers);
   if (out.num_kv_layers() == 0) meta.fail("nextn_predict_layers", "must leave a layer with full attention");
@@ -252,7 +265,7 @@ void read_gguf_recurrent_layers(Metadata& meta, const char* key, ModelConfig& ou
   if (out.num_kv_heads == 0) meta.fail(key, "must leave a layer with full attention");
 }
 
-// Qwen3-Next and Qwen3.5: every layer but one in so many keeps a state.
+// Qwen3-Next and Qwen3.5: the layers that a list names keep a state, or every one but one in so many.
 void read_gguf_delta_nets(Metadata& meta, ModelConfig& out) {
   constexpr int kMostHeads = 4096, kWidestHead = 256;
   LinearAttnConfig& linear = out.linear.emplace();
@@ -268,7 +281,13 @@ void read_gguf_delta_nets(Metadata& meta, ModelConfig& out) {
     meta.fail("ssm.inner_size", "must be ssm.time_step_rank times a multiple of 16 up to 256");
   }
   const int interval = meta.integer("full_attention_interval", 4, 1, 1 << 20);
-  for (int i = 0; i < out.num_layers; ++i) out.recurrent_layers.push_back((i + 1) % interval != 0);
+  const std::vector<int64_t>* const listed = meta.list("attention.recurrent_layers");
+  if (listed != nullptr && static_cast<int>(listed->size()) < out.num_layers) {
+    return meta.fail("attention.recurrent_layers", "must say of every layer whether it keeps a state");
+  }
+  for (int i = 0; i < out.num_layers; ++i) {
+    out.recurrent_layers.push_back(listed != nullptr ? (*listed)[i] != 0 : (i + 1) % interval != 0);
+  }
   if (out.num_kv_layers() == 0) meta.fail("full_attention_interval", "must leave a layer with full attention");
   if (out.num_recurrent_layers() > 0) return;
   out.linear.reset();
@@ -336,7 +355,7 @@ Result<ModelConfig> read_gguf_config(const GgufContents& file, const GgufArch& a
   out.attention_softcap = meta.number("attn_logit_softcapping", 0, kSoftcapRange);
   out.final_softcap = meta.number("final_logit_softcapping", 0, kSoftcapRange);
   read_gguf_moe(meta, arch, out);
-  leave_predicting_layers(meta, out);
+  leave_predicting_layers(meta, arch, out);
   out.hidden_act = arch.gelu ? "gelu_pytorch_tanh" : "silu";
   if (out.num_q_heads % out.num_kv_heads != 0) meta.fail("attention.head_count_kv", "must divide head_count");
   if (out.head_dim % 2 != 0) meta.fail("attention.key_length", "must be even");
@@ -348,10 +367,6 @@ Result<ModelConfig> read_gguf_config(const GgufContents& file, const GgufArch& a
   WW_RETURN_IF_ERROR(read_longrope(file, meta, out));
   if (!meta.status().ok()) return meta.status();
   WW_RETURN_IF_ERROR(read_rope_divisors(file, out));
-  const auto shared = file.tensors.find("blk." + std::to_string(out.num_layers - 1) + ".ffn_gate_shexp.weight");
-  if (shared != file.tensors.end() && out.num_experts > 0) {
-    out.shared_expert_intermediate_size = static_cast<int>(std::min<int64_t>(shared->second.shape[0], 1 << 24));
-  }
   read_from_tensors(file, out);
   if (out.model_type == "stablelm" && out.use_qk_norm) {
     return Status::unsupported("tensor blk.0.attn_q_norm.weight: q and k get no layer norms here");

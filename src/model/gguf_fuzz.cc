@@ -31,6 +31,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       (void)model->weights->find("model.layers.0.self_attn.q_proj.weight", q_shape).ok();
       const int64_t norm_shape[] = {model->config.hidden_size};
       (void)model->weights->find("model.norm.weight", norm_shape).ok();
+      const int64_t fc_shape[] = {model->config.hidden_size, int64_t{2} * model->config.hidden_size};
+      const std::string behind = "model.layers." + std::to_string(model->config.num_layers);
+      (void)model->weights->find(behind + ".eh_proj.weight", fc_shape).ok();
       if (!model->weights->seal().ok()) std::abort();
       const auto tokenizer = warpweave::build_gguf_tokenizer(model->tokenizer);
       if (tokenizer.ok()) (void)(*tokenizer)->encode("Hello  world \xF0\x9F\x98\x80", true).ok();

@@ -329,6 +329,8 @@ TEST(Gguf, DimsOfLayersAreHeldToRules) {
       {"gguf-qwen3-next-moe", "qwen3next.ssm.inner_size", 65, "must be ssm.time_step_rank times a multiple of 16"},
       {"gguf-qwen3_5", "qwen35.ssm.conv_kernel", 9, "must be from 2 to 8"},
       {"gguf-qwen3_5", "qwen35.full_attention_interval", 4, "must leave a layer with full attention"},
+      {"../drafts/gguf-nextn-qwen3_5", "qwen35.nextn_predict_layers", 4, "must be fewer than block_count"},
+      {"../drafts/gguf-nextn-qwen3_5", "qwen35.nextn_predict_layers", 3, "must leave a layer with full attention"},
       {"gguf-qwen3_5-moe", "qwen35moe.full_attention_interval", 0, "must be from 1"}};
   for (const auto& c : cases) {
     std::string bytes = read_file(std::string("tests/golden/families/") + c.model + "/model.gguf");

@@ -110,6 +110,7 @@ Result<ModelBundle> open_gguf_bundle(const std::string& file, const ModelBundleO
   if (!options.quantization.empty()) return refuse_quantization(file + " says itself how its weights are stored");
   WW_ASSIGN_OR_RETURN(GgufModel gguf, load_gguf_model(file));
   ModelBundle out;
+  out.gguf = true;
   out.config = std::move(gguf.config);
   out.weights = std::move(gguf.weights);
   if (!options.skip_tokenizer) {

@@ -30,6 +30,7 @@ struct ModelBundle {
   std::string chat_template;             // empty: the model has none
   PoolingConfig pooling;                 // of states, where they are asked for
   std::vector<int32_t> eos_token_ids;    // of config and generation config, without repeats
+  bool gguf = false;                     // it is a GGUF file
 };
 
 Result<ModelBundle> open_model_bundle(const std::string& path, const ModelBundleOptions& options);

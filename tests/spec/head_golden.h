@@ -113,7 +113,17 @@ struct GoldenHead {
 };
 inline void PrintTo(const GoldenHead& head, std::ostream* out) { *out << head.algorithm << " " << head.name; }
 
-inline constexpr GoldenHead kGoldenHeads[] = {{"NEXTN", "nextn-deepseek-v3"}, {"EAGLE", "nextn-glm4-moe"},
-                                              {"NEXTN", "nextn-qwen3-next"}, {"EAGLE3", "eagle3", "/target"}};
+inline constexpr GoldenHead kGoldenHeads[] = {
+    {"NEXTN", "nextn-deepseek-v3"},
+    {"EAGLE", "nextn-glm4-moe"},
+    {"NEXTN", "nextn-qwen3-next"},
+    {"NEXTN", "nextn-qwen3_5"},
+    {"NEXTN", "gguf-nextn-deepseek-v3"},
+    {"EAGLE", "gguf-nextn-glm4-moe"},
+    {"NEXTN", "gguf-nextn-qwen3-next"},
+    {"NEXTN", "gguf-nextn-qwen3_5"},
+    {"NEXTN", "gguf-mtp-glm4-moe", "/../gguf-nextn-glm4-moe"},
+    {"EAGLE3", "eagle3", "/target"},
+};
 
 }  // namespace warpweave

@@ -112,6 +112,7 @@ INSTANTIATE_TEST_SUITE_P(Heads, HeadServing,
                                          Setting{"NEXTN", "nextn-glm4-moe", 1, 4},
                                          Setting{"NEXTN", "nextn-qwen3-next", 16, 1},
                                          Setting{"EAGLE", "nextn-qwen3-next", 4, 3, false},
+                                         Setting{"NEXTN", "gguf-nextn-qwen3_5", 16, 3},
                                          Setting{"EAGLE3", "eagle3", 1, 1}, Setting{"EAGLE3", "eagle3", 16, 3},
                                          Setting{"EAGLE3", "eagle3", 64, 2, false}));
 
@@ -274,6 +275,13 @@ TEST(HeadFlags, WhatDoesNotFitIsRefusedByName) {
   EXPECT_EQ(refusal(args).field(), "--speculative-algorithm");
   EXPECT_NE(refusal(args).message().find("model.layers.2.eh_proj.weight"), std::string::npos)
       << refusal(args).message();
+  for (const char* model : {"gguf-kimi-linear-moe", "gguf-glm4-moe"}) {  // without names of such layers; without them
+    ServerArgs gguf = args_of(std::string("tests/golden/families/") + model);
+    gguf.speculative_algorithm = "NEXTN";
+    const Status refused = refusal(gguf);
+    EXPECT_EQ(refused.field(), "--speculative-algorithm");
+    EXPECT_NE(refused.message().find("eh_proj.weight is missing); GGUF files have it as blk.N.nextn"), std::string::npos) << refused.message();
+  }
   for (const char* algorithm : {"EAGLE", "EAGLE3"}) {
     args.speculative_algorithm = algorithm;
     EXPECT_EQ(refusal(args).field(), "--speculative-draft-model-path");
