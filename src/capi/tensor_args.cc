@@ -122,9 +122,10 @@ KvDimensions kv_dimensions(ww_kv_layout layout, bool paged) {
   return layout == WW_KV_HND ? KvDimensions{-1, 1, 0, 2} : KvDimensions{-1, 0, 1, 2};
 }
 
-// A stride is of no account along a dimension of one element.
+// A stride is of no account along a dimension of one element, nor in a tensor of none.
 bool strides_differ(const ww_tensor& tensor, int dimension, int64_t stride) {
-  return tensor.shape[dimension] > 1 && stride_of(tensor, dimension) != stride;
+  const bool empty = std::count(tensor.shape, tensor.shape + tensor.ndim, 0) > 0;
+  return !empty && tensor.shape[dimension] > 1 && stride_of(tensor, dimension) != stride;
 }
 
 struct KvTensor {

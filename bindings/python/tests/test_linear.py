@@ -218,11 +218,44 @@ def test_what_is_refused():
             warpweave.chunk_gated_delta_rule(x.q, x.k, x.v, x.g, x.beta, **{name: x.beta[0, 0]})
     with pytest.raises(ValueError, match="beta"):
         warpweave.chunk_gated_delta_rule(x.q, x.k, x.v, x.g, x.beta[:, :3])
-    with pytest.raises(ValueError, match="q_indptr"):
-        warpweave.chunk_gated_delta_rule(x.q[:1], x.k[:1], x.v[:1], x.g[:1], x.beta[:1], cu_seqlens=[0, 9])
+    for starts in ([0, 9], [0, 3], [1, 4], np.zeros(0, np.int32), [[0, 4]]):  # rows of no sequence would be left as they were
+        with pytest.raises(ValueError, match="cu_seqlens: "):
+            warpweave.chunk_gated_delta_rule(x.q[:1], x.k[:1], x.v[:1], x.g[:1], x.beta[:1], cu_seqlens=starts)
+        with pytest.raises(ValueError, match="cu_seqlens: "):
+            gdn_prefill.chunk_gated_delta_rule(x.q[0], x.k[0], x.v[0], cu_seqlens=starts)
+    with pytest.raises(ValueError, match="cu_seqlens: "):
+        kda = Inputs(4, True)
+        warpweave.fused_recurrent_kda(kda.q, kda.k, kda.v, kda.g, kda.beta, cu_seqlens=[0, 3])
     with pytest.raises(NotImplementedError, match="intermediate_states_buffer"):
         s = Steps(2)
         gdn_decode.gated_delta_rule_mtp(*s.arguments, v_first(s.x.state), np.arange(3), *s.gates, intermediate_states_buffer=1)
+
+
+@pytest.mark.parametrize("of_torch", [False, True])
+def test_of_no_tokens_results_are_empty(of_torch):
+    convert = pytest.importorskip("torch").from_numpy if of_torch else np.asarray
+    for name, (function, kda) in FUNCTIONS.items():
+        for batch, tokens, starts, sequences in ((1, 0, None, 1), (0, 5, None, 0), (1, 0, [0], 0), (1, 0, [0, 0], 1)):
+            x = Inputs(tokens, kda, batch=batch)
+            q, k, v, g, beta = (convert(y) for y in (x.q, x.k, x.v, x.g, x.beta))
+            out, state = function(q, k, v, g, beta, cu_seqlens=starts, output_final_state=True)
+            assert tuple(out.shape) == (batch, tokens, V_HEADS, V_DIM), name
+            assert tuple(state.shape) == (sequences, V_HEADS, K_DIM, V_DIM) and not state.any()
+    x = Inputs(0, False)
+    q, k, v = (convert(y[0]) for y in (x.q, x.k, x.v))
+    held = convert(np.ones((2, V_HEADS, V_DIM, K_DIM), np.float32))
+    out, state = gdn_prefill.chunk_gated_delta_rule(q, k, v, cu_seqlens=[0, 0, 0], output_state=held, output_final_state=True)
+    assert tuple(out.shape) == (0, V_HEADS, V_DIM) and state is held and not held.any()  # from zeros
+    s, pool = Steps(2), np.ones((3, V_HEADS, V_DIM, K_DIM), np.float32)
+    q, k, v = (convert(y[:0]) for y in s.arguments)
+    a_log, a, bias, b = (convert(y if y is s.a_log or y is s.bias else y[:0]) for y in s.gates)
+    for update in (False, True):
+        out, _ = gdn_decode.gated_delta_rule_mtp(q, k, v, convert(pool), np.zeros(0, np.int32), a_log, a, bias, b,
+                                                 disable_state_update=not update)
+        assert tuple(out.shape) == (0, 2, V_HEADS, V_DIM) and (pool == 1).all()
+    one = [y[:, :1] for y in (q, k, v)]
+    out, state = gdn_decode.gated_delta_rule_decode_pretranspose(*one, None, a_log, a[:, :1], bias, b[:, :1])
+    assert tuple(out.shape) == (0, 1, V_HEADS, V_DIM) and len(state) == 0
 
 
 def test_torch_tensors():

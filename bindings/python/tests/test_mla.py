@@ -157,6 +157,21 @@ def test_packed_tokens(rng, fp8):
     np.testing.assert_allclose(out[:, 0], expected, atol=5e-3 * np.abs(expected).max())
 
 
+@pytest.mark.parametrize("of_torch", [False, True])
+def test_of_no_rows_results_are_empty(rng, of_torch):
+    convert = pytest.importorskip("torch").from_numpy if of_torch else np.asarray
+    cache = convert(rows(rng, 4, 16, 1, 96))
+    for batch, queries in ((0, 1), (2, 0)):
+        out, lse = warpweave.flash_mla_with_kvcache(convert(rows(rng, batch, queries, 8, 96)), cache, np.zeros((batch, 2), np.int32),
+                                              np.ones(batch, np.int32), 64)
+        assert tuple(out.shape) == (batch, queries, 8, 64) and tuple(lse.shape) == (batch, 8, queries)
+        wrapper = warpweave.BatchMLAPagedAttentionWrapper()
+        starts, one_page_each = np.zeros(batch + 1, np.int32), np.arange(batch + 1, dtype=np.int32)
+        wrapper.plan(starts, one_page_each, np.zeros(batch, np.int32), np.ones(batch, np.int32), 8, 64, 32, 16, False, 0.1, "float32")
+        q_nope, q_pe = (convert(rows(rng, 0, 8, dim)) for dim in (64, 32))
+        assert tuple(wrapper.run(q_nope, q_pe, cache[:, :, 0, :64], cache[:, :, 0, 64:]).shape) == (0, 8, 64)
+
+
 def test_what_does_not_run_is_refused(rng):
     step = Step(rng, [(1, 40)], 16)
     call = [step.q[:, None], step.pages, step.table(), step.lens, RANK]

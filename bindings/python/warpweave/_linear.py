@@ -49,11 +49,15 @@ def new_out(v, out):
 def run(q, k, v, state, out, *, q_indptr=None, slots=None, **options):
     """q, k [tokens, k heads, k dim], v [tokens, v heads, v dim], all of one type; `out` as v, or with a batch before the
     tokens; `state` is read and written in place. Without q_indptr each token is a sequence of its own. options: those
-    of _core.linear_attention."""
+    of _core.linear_attention. Of no tokens nothing is computed, and a state from zeros stays zeros."""
     options = {name: value for name, value in options.items() if value is not None}
     gates = {name: options.pop(name) for name in ("g", "beta", "a", "b", "a_log", "dt_bias") if name in options}
     if wants_gradients([q, k, v, state, *gates.values()]):
         raise NotImplementedError("linear attention has no gradients here: run it under torch.no_grad(), or use fla's to train")
+    if q.shape[0] == 0:
+        if options.get("from_zeros"):
+            state[...] = 0
+        return out
     gates = {name: readable(array) for name, array in gates.items()}
     _core.linear_attention(context(), readable(q), readable(k), readable(v), readable(state), readable(out),
                            q_indptr=host_ints(q_indptr), slots=host_ints(slots), stream=stream_of(q), **gates, **options)
@@ -72,7 +76,18 @@ def indptr_of(q, cu_seqlens):
         return np.arange(batch + 1, dtype=np.int64) * tokens
     if batch != 1:
         raise ValueError(f"cu_seqlens: sequences end to end need a batch of 1, q has {batch}")
-    return host_ints(cu_seqlens)
+    return covering(cu_seqlens, tokens)
 
 
-__all__ = ["as_floats", "compact", "filled", "flat", "float_copy", "indptr_of", "new_out", "run", "turned"]
+def covering(cu_seqlens, tokens):
+    """cu_seqlens on the host, which must hold all of q's tokens: nothing would be computed of others."""
+    starts = host_ints(cu_seqlens)
+    if starts.ndim != 1 or not len(starts):
+        raise ValueError(f"cu_seqlens: has the shape {starts.shape}, must be [sequences + 1]")
+    if starts[0] != 0 or starts[-1] != tokens:
+        raise ValueError(f"cu_seqlens: goes from {starts[0]} to {starts[-1]}, must go from 0 to q's {tokens} tokens; pass the tokens "
+                         "of its sequences alone")
+    return starts
+
+
+__all__ = ["as_floats", "compact", "covering", "filled", "flat", "float_copy", "indptr_of", "new_out", "run", "turned"]

@@ -57,8 +57,8 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
     _refuse(dropout_p=dropout_p or None, alibi_slopes=alibi_slopes)
     if not causal and window_size[1] is not None and window_size[1] > 0:
         # A bound on the right: K and V as pages of one token, which every row has a list of.
+        arrays = _two_sided(q.shape[0], q.shape[1], k.shape[1], tuple(window_size))
         k, v = (x.reshape(-1, 1, *x.shape[2:]) for x in (k, v))
-        arrays = _two_sided(q.shape[0], q.shape[1], k.shape[0] // q.shape[0], tuple(window_size))
         rules = Rules(causal=True, scale=softmax_scale, softcap=softcap, deterministic=deterministic)
     else:
         arrays = _equal_lengths(q.shape[0], q.shape[1], k.shape[1])
