@@ -136,14 +136,7 @@ void EngineCore::reset(const Status& why) {
     owner = std::move(request);
   }
   taken_.arrived.clear();
-  for (auto& [id, request] : requests_) {
-    if (request->answered) continue;
-    FinishReason reason;
-    reason.type = FinishReason::Type::abort;
-    reason.error = why;
-    answer(*request, std::move(reason));
-    ++aborted_total_;
-  }
+  for (auto& [id, request] : requests_) answer_aborted(*request, why);
   for (; !taken_.flushes.empty(); taken_.flushes.pop_back()) taken_.flushes.back().set_value(false);
   for (; !taken_.audits.empty(); taken_.audits.pop_back()) taken_.audits.back().set_value(why);
   scheduler_ = std::make_unique<Scheduler>(options_.scheduler);
@@ -254,11 +247,7 @@ void EngineCore::start_request(std::unique_ptr<LiveRequest>& arrived) {
 
 // Ends a request that the scheduler has not seen.
 void EngineCore::refuse(LiveRequest& request, Status why) {
-  FinishReason reason;
-  reason.type = FinishReason::Type::abort;
-  reason.error = std::move(why);
-  ++aborted_total_;
-  answer(request, std::move(reason));
+  answer_aborted(request, std::move(why));
   forget(request.id);
 }
 
@@ -335,12 +324,8 @@ void EngineCore::prepare_row(const StepRow& row, DeviceStep& device_step) {
 void EngineCore::end_request(LiveRequest& request, Status why) {
   if (request.answered) return;
   scheduler_->finish(request.id);
-  ++aborted_total_;
-  FinishReason reason;
-  reason.type = FinishReason::Type::abort;
-  reason.error = std::move(why);
   request.pending.text += request.text.flush();
-  answer(request, std::move(reason));
+  answer_aborted(request, std::move(why));
 }
 
 void EngineCore::fail_steps(const Status& status) {

@@ -119,6 +119,7 @@ class EngineCore : public Engine {
   void publish_event(const StepEvent& event, DeviceStep& device_step, bool last_of_step);
   void fail_request(LiveRequest& request, const StepEvent& event, const DeviceStep& step);
   void answer(LiveRequest& request, FinishReason reason);
+  void answer_aborted(LiveRequest& request, Status why);
   void emit(LiveRequest& request);
   OutputDelta take_delta(LiveRequest& request);
   void pass_on(LiveRequest& request, OutputDelta delta) noexcept;

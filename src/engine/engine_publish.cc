@@ -92,25 +92,23 @@ void EngineCore::publish_event(const StepEvent& event, DeviceStep& device_step, 
 // The device found no token for this request: its own masks leave none, or the model's logits are no
 // numbers. The others of the step are not concerned.
 void EngineCore::fail_request(LiveRequest& request, const StepEvent& event, const DeviceStep& step) {
-  FinishReason reason;
-  reason.type = FinishReason::Type::abort;
+  Status error;
   if (event.token == kNoAllowedToken) {
     std::string why =
         "no token may follow: the grammar, allowed_token_ids, bad_words, logit_bias and the minimum of new "
         "tokens together exclude every one";
     const bool has_grammar = request.request.sampling.grammar != nullptr;
     if (has_grammar) why += ", or the grammar is so ambiguous (s ::= s s) that to match this text takes too much work";
-    reason.error = Status::invalid_argument(std::move(why), has_grammar ? "" : "allowed_token_ids");
+    error = Status::invalid_argument(std::move(why), has_grammar ? "" : "allowed_token_ids");
   } else {
     const std::string where = step.first_nan.empty()
                                   ? std::string("--enable-nan-detection names the layer")
                                   : "the first is in " + step.first_nan;
-    reason.error = Status::internal("the model's result for this request is not a number (NaN); " + where);
-    LOG_ERROR("request {}: {}", log_safe(request.request.rid, 64), reason.error.message());
+    error = Status::internal("the model's result for this request is not a number (NaN); " + where);
+    LOG_ERROR("request {}: {}", log_safe(request.request.rid, 64), error.message());
   }
-  ++aborted_total_;
   request.pending.text += request.text.flush();
-  answer(request, std::move(reason));
+  answer_aborted(request, std::move(error));
 }
 
 // Where memory ends in here, nothing is lost and the answer can be tried again.
@@ -127,6 +125,16 @@ void EngineCore::answer(LiveRequest& request, FinishReason reason) {
     if (live_rids_.empty()) idle_changed_.notify_all();
   }
   pass_on(request, std::move(delta));
+}
+
+// Counted behind the answer, which may be tried again.
+void EngineCore::answer_aborted(LiveRequest& request, Status why) {
+  if (request.answered) return;
+  FinishReason reason;
+  reason.type = FinishReason::Type::abort;
+  reason.error = std::move(why);
+  answer(request, std::move(reason));
+  ++aborted_total_;
 }
 
 void EngineCore::emit(LiveRequest& request) { pass_on(request, take_delta(request)); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "ops/aligned_buffer.h"
 
@@ -156,6 +157,12 @@ struct RequestCall {
   }
 };
 
+// What a comparison of bits found; where calls failed there was nothing to compare.
+CaseResult result_of(LinearAttnKernelBase& kernel, std::string found) {
+  if (const Status failure = kernel.take_failure(); !failure.ok()) found = failure.message();
+  return {.text = std::move(found)};
+}
+
 void run_phase(LinearAttnKernelBase& kernel, LinearAttnProblem& problem, Phase phase, const SuiteOptions& options,
                CaseResult& result) {
   LinearAttnCall call = problem.call();
@@ -198,10 +205,9 @@ CaseResult run_alone(LinearAttnKernelBase& kernel, const LinearAttnCase& c) {
     const GuardedWorkspace own(kernel, one.call);
     call_kernel(kernel, one.call, c.phase);
   }
-  CaseResult result;
-  const std::string differs = together.difference(apart);
-  if (!differs.empty()) result.text = fmt::format("{}: {} has other bits alone than in its batch", linear_attn_phase_name(c.phase), differs);
-  return result;
+  std::string differs = together.difference(apart);
+  if (!differs.empty()) differs = fmt::format("{}: {} has other bits alone than in its batch", linear_attn_phase_name(c.phase), differs);
+  return result_of(kernel, std::move(differs));
 }
 
 CaseResult run_in_pieces(LinearAttnKernelBase& kernel, const LinearAttnCase& c) {
@@ -224,10 +230,9 @@ CaseResult run_in_pieces(LinearAttnKernelBase& kernel, const LinearAttnCase& c) 
     }
     run_to(batch.q_indptr[r + 1] - batch.q_indptr[r], batch.slots[r]);
   }
-  CaseResult result;
-  const std::string differs = at_once.difference(cut);
-  if (!differs.empty()) result.text = fmt::format("{} has other bits than of calls that end at checkpoints", differs);
-  return result;
+  std::string differs = at_once.difference(cut);
+  if (!differs.empty()) differs = fmt::format("{} has other bits than of calls that end at checkpoints", differs);
+  return result_of(kernel, std::move(differs));
 }
 
 CaseResult run_drafted_and_decoded(LinearAttnKernelBase& kernel, const LinearAttnCase& c) {
@@ -252,10 +257,9 @@ CaseResult run_drafted_and_decoded(LinearAttnKernelBase& kernel, const LinearAtt
       kernel.decode(one.call);
     }
   }
-  CaseResult result;
-  const std::string differs = drafted.difference(decoded);
-  if (!differs.empty()) result.text = fmt::format("{} has other bits drafted than decoded", differs);
-  return result;
+  std::string differs = drafted.difference(decoded);
+  if (!differs.empty()) differs = fmt::format("{} has other bits drafted than decoded", differs);
+  return result_of(kernel, std::move(differs));
 }
 
 CaseResult run_case(LinearAttnKernelBase& kernel, const LinearAttnCase& c, const SuiteOptions& options) {
