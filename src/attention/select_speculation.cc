@@ -100,7 +100,7 @@ Result<Speculation> resolve_speculation(const AttentionFlags& flags, const Model
   WW_RETURN_IF_ERROR(
       at_least("--speculative-num-draft-tokens", flags.speculative_num_draft_tokens, 2));
   const bool cpu = kCpuArchs.has(arch);
-  // Chains give every backend's bits of decode; of a CPU's, torch_native alone does so with trees.
+  // In deterministic mode each node of a tree reads all of its text (tree_texts.h), and plug-ins do not claim trees.
   const bool chains = cpu && flags.enable_deterministic_inference;
   const bool wide = !cpu && (model.architecture.starts_with("Llama") || model.architecture.starts_with("Grok"));
   if (s.algorithm == "NGRAM") {

@@ -1,6 +1,6 @@
 // Equal bits for a variant that claims Caps::deterministic: whatever else is in the batch, however
 // the prompt was cut into chunks, in extend and in decode, with any number of threads and any page
-// size it has, run after run.
+// size it has, run after run; and, on CPUs, as a node of a draft tree.
 #pragma once
 
 #include <string>

@@ -4,10 +4,13 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <numeric>
+#include <utility>
 
 #include "attention/base_caps.h"
 #include "attention/batch_check.h"
+#include "attention/tree_texts.h"
 #include "base/float16.h"
 #include "base/float8.h"
 #include "conformance/fp8_mma.h"
@@ -21,26 +24,61 @@ using M = Mutation;
 struct Named { Mutation mutation; std::string_view name; };
 #define WW_MUTANT(name) {M::name, #name}
 constexpr Named kNames[] = {
-    WW_MUTANT(none), WW_MUTANT(page_off_by_one), WW_MUTANT(page_table_contiguous),
-    WW_MUTANT(page_offset_dropped), WW_MUTANT(mask_sees_next), WW_MUTANT(mask_hides_itself),
-    WW_MUTANT(mask_from_start), WW_MUTANT(stale_tail), WW_MUTANT(missing_rescale),
-    WW_MUTANT(no_maximum), WW_MUTANT(wrong_scale), WW_MUTANT(int32_overflow),
-    WW_MUTANT(wrong_head_map), WW_MUTANT(token_stride_assumed), WW_MUTANT(q_stride_assumed),
-    WW_MUTANT(out_stride_assumed), WW_MUTANT(v_dim_assumed), WW_MUTANT(window_off_by_one),
-    WW_MUTANT(window_off_by_minus_one), WW_MUTANT(window_ignored), WW_MUTANT(window_of_tree_rows),
-    WW_MUTANT(right_window_ignored), WW_MUTANT(right_window_off_by_one),
-    WW_MUTANT(sink_missing), WW_MUTANT(sink_of_first_head), WW_MUTANT(sink_with_value),
-    WW_MUTANT(softcap_after_mask), WW_MUTANT(softcap_ignored), WW_MUTANT(tree_bit_off_by_one),
-    WW_MUTANT(tree_first_word_only), WW_MUTANT(tree_mask_ignored), WW_MUTANT(tree_mask_transposed),
-    WW_MUTANT(tree_prefix_hidden), WW_MUTANT(lse_base_2), WW_MUTANT(lse_without_sink),
-    WW_MUTANT(lse_not_written), WW_MUTANT(empty_request_skipped), WW_MUTANT(head_scale_ignored),
-    WW_MUTANT(head_scale_of_first_head), WW_MUTANT(block_scale_ignored), WW_MUTANT(nibbles_swapped),
-    WW_MUTANT(fp8_formats_swapped), WW_MUTANT(bf16_sum), WW_MUTANT(last_token_twice),
-    WW_MUTANT(neighbour_request), WW_MUTANT(latent_value_slice), WW_MUTANT(latent_rope_first),
-    WW_MUTANT(latent_rope_swapped), WW_MUTANT(merge_without_rescale),
+    WW_MUTANT(none),
+    WW_MUTANT(page_off_by_one),
+    WW_MUTANT(page_table_contiguous),
+    WW_MUTANT(page_offset_dropped),
+    WW_MUTANT(mask_sees_next),
+    WW_MUTANT(mask_hides_itself),
+    WW_MUTANT(mask_from_start),
+    WW_MUTANT(stale_tail),
+    WW_MUTANT(missing_rescale),
+    WW_MUTANT(no_maximum),
+    WW_MUTANT(wrong_scale),
+    WW_MUTANT(int32_overflow),
+    WW_MUTANT(wrong_head_map),
+    WW_MUTANT(token_stride_assumed),
+    WW_MUTANT(q_stride_assumed),
+    WW_MUTANT(out_stride_assumed),
+    WW_MUTANT(v_dim_assumed),
+    WW_MUTANT(window_off_by_one),
+    WW_MUTANT(window_off_by_minus_one),
+    WW_MUTANT(window_ignored),
+    WW_MUTANT(window_of_tree_rows),
+    WW_MUTANT(right_window_ignored),
+    WW_MUTANT(right_window_off_by_one),
+    WW_MUTANT(sink_missing),
+    WW_MUTANT(sink_of_first_head),
+    WW_MUTANT(sink_with_value),
+    WW_MUTANT(softcap_after_mask),
+    WW_MUTANT(softcap_ignored),
+    WW_MUTANT(tree_bit_off_by_one),
+    WW_MUTANT(tree_first_word_only),
+    WW_MUTANT(tree_mask_ignored),
+    WW_MUTANT(tree_mask_transposed),
+    WW_MUTANT(tree_prefix_hidden),
+    WW_MUTANT(lse_base_2),
+    WW_MUTANT(lse_without_sink),
+    WW_MUTANT(lse_not_written),
+    WW_MUTANT(empty_request_skipped),
+    WW_MUTANT(head_scale_ignored),
+    WW_MUTANT(head_scale_of_first_head),
+    WW_MUTANT(block_scale_ignored),
+    WW_MUTANT(nibbles_swapped),
+    WW_MUTANT(fp8_formats_swapped),
+    WW_MUTANT(bf16_sum),
+    WW_MUTANT(last_token_twice),
+    WW_MUTANT(neighbour_request),
+    WW_MUTANT(latent_value_slice),
+    WW_MUTANT(latent_rope_first),
+    WW_MUTANT(latent_rope_swapped),
+    WW_MUTANT(merge_without_rescale),
     WW_MUTANT(batch_dependent_blocks),
-    WW_MUTANT(phase_dependent_blocks), WW_MUTANT(query_scale_of_neighbour),
-    WW_MUTANT(probability_saturated), WW_MUTANT(value_order_of_registers),
+    WW_MUTANT(tree_by_blocks),
+    WW_MUTANT(phase_dependent_blocks),
+    WW_MUTANT(query_scale_of_neighbour),
+    WW_MUTANT(probability_saturated),
+    WW_MUTANT(value_order_of_registers),
     WW_MUTANT(short_sum_of_all_tokens),
 };
 #undef WW_MUTANT
@@ -357,15 +395,24 @@ std::string_view mutation_name(Mutation mutation) {
 
 namespace {
 
+std::unique_ptr<AttentionBackend> create(Mutation mutation, const Caps& caps, const BackendContext& context) {
+  std::unique_ptr<AttentionBackend> mutant = std::make_unique<Mutant>(mutation, caps);
+  if (mutation == M::tree_by_blocks) return mutant;
+  return with_trees_as_texts(std::move(mutant), context);
+}
+
 std::vector<Variant> variants_of(const Caps& caps, Mutation last) {
   std::vector<Variant> variants;
   for (const Named& named : kNames) {
     if (named.mutation > last) continue;
-    variants.push_back({std::string(named.name), "cpu", cpu_hardware_facts(), &caps,
-                        [mutation = named.mutation, &caps](const BackendContext&) {
-                          return std::make_unique<Mutant>(mutation, caps);
-                        },
-                        {}, 1});
+    Variant& variant = variants.emplace_back();
+    variant.name = named.name;
+    variant.device = "cpu";
+    variant.hardware = cpu_hardware_facts();
+    variant.caps = &caps;
+    variant.create = [mutation = named.mutation, &caps](const BackendContext& context) {
+      return create(mutation, caps, context);
+    };
   }
   return variants;
 }

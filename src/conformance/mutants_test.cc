@@ -49,7 +49,7 @@ TEST(Mutants, Fp8ArithmeticIsHeldToItsBound) {
   // trees, determinism, V of another width and latent attention (not in fp8 arithmetic).
   const std::set<std::string_view> elsewhere = {
       "bf16_sum", "block_scale_ignored", "nibbles_swapped", "v_dim_assumed", "batch_dependent_blocks",
-      "phase_dependent_blocks", "window_of_tree_rows", "tree_bit_off_by_one", "tree_first_word_only",
+      "tree_by_blocks", "phase_dependent_blocks", "window_of_tree_rows", "tree_bit_off_by_one", "tree_first_word_only",
       "tree_mask_ignored", "tree_mask_transposed", "tree_prefix_hidden", "latent_value_slice", "latent_rope_first",
       "latent_rope_swapped"};
   std::vector<Variant> variants = fp8_mutant_variants();

@@ -79,6 +79,27 @@ TEST_P(DeterministicServing, SameBitsInEveryCircumstance) {
       << "no cache, one thread";
 }
 
+TEST_P(DeterministicServing, SameBitsWithTreesOfGuesses) {
+  if (GetParam().device != "cpu") GTEST_SKIP() << "GPUs have tests of their own";
+  constexpr int kAnswer = 60;
+  const std::vector<std::vector<int32_t>> all = crowd();
+  const std::vector<tale::Answer> plain = tale::ask(*tale::serve(args()).engine, all, kAnswer);
+  ServerArgs trees = args();
+  trees.speculative_eagle_topk = 4;
+  for (const char* algorithm : {"NGRAM", "EAGLE"}) {
+    trees.speculative_algorithm = algorithm;
+    if (trees.speculative_algorithm == "EAGLE") trees.speculative_draft_model_path = "models/tale-eagle";
+    ServedModel served = tale::serve(trees);
+    for (int turn = 0; turn < 2; ++turn) {
+      const std::vector<tale::Answer> answers = tale::ask(*served.engine, all, kAnswer);
+      for (size_t i = 0; i < all.size(); ++i) {
+        EXPECT_TRUE(same_bits(answers[i], plain[i])) << algorithm << ", turn " << turn << ", prompt " << i;
+      }
+    }
+    EXPECT_GT(served.engine->stats().speculation->accepted_tokens, 100u) << algorithm;
+  }
+}
+
 // A model whose layers keep states: prompts of several chunks of them, in pieces of other sizes, and answers that go on.
 // By the name of its linear layers' kernels; all of it through OpenCL where that is theirs.
 class DeterministicHybrid : public testing::TestWithParam<const char*> {
@@ -100,12 +121,7 @@ class DeterministicHybrid : public testing::TestWithParam<const char*> {
       prompts_.emplace_back(longest.begin() + static_cast<std::ptrdiff_t>(length) / 3,
                             longest.begin() + static_cast<std::ptrdiff_t>(length / 3 + length));
     }
-    ask_alone();
-  }
-
-  void ask_alone() {
     ServedModel served = tale::serve(args_);
-    alone_.clear();
     for (const auto& prompt : prompts_) alone_.push_back(tale::ask(*served.engine, {prompt}, kAnswer)[0]);
   }
 
@@ -164,10 +180,6 @@ TEST_P(DeterministicHybrid, AnswersAreReadAgainAsPromptsAre) {
 
 TEST_P(DeterministicHybrid, SameBitsWithGuesses) {
   for (const int topk : {1, 4}) {
-    if (topk > 1) {  // the others claim chains only
-      args_.attention_backend = "torch_native";
-      ask_alone();
-    }
     ServerArgs ngram = args_;
     ngram.speculative_algorithm = "NGRAM";
     ngram.speculative_eagle_topk = topk;

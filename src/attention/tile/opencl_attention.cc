@@ -10,6 +10,7 @@
 
 #include "attention/batch_check.h"
 #include "attention/tile/tile_call.h"
+#include "attention/tree_texts.h"
 #include "base/log.h"
 #include "base/threads.h"
 #include "device/opencl/shared_device.h"
@@ -173,7 +174,7 @@ Status OpenClAttention::run_split(const BuiltTile& tile, const TileGrid& grid, T
 
 std::unique_ptr<AttentionBackend> create_opencl_attention(const BackendContext& context,
                                                           const OpenClOptions& options) {
-  return std::make_unique<OpenClAttention>(context, options);
+  return with_trees_as_texts(std::make_unique<OpenClAttention>(context, options), context);
 }
 
 Status probe_opencl(Probe probe) {

@@ -11,6 +11,7 @@
 #include "attention/batch_check.h"
 #include "attention/cpu_tiles/tile.h"
 #include "attention/registry.h"
+#include "attention/tree_texts.h"
 #include "base/threads.h"
 
 namespace warpweave::flex_attention {
@@ -258,8 +259,8 @@ Status FlexAttentionBackend::forward_extend(const ForwardBatch& batch, const Att
 
 std::unique_ptr<AttentionBackend> create_for_tier(const BackendContext& context, CpuTier tier,
                                                   const mods::Modifiers& modifiers, AttentionKind kind) {
-  return std::make_unique<FlexAttentionBackend>(context, tier, modifiers,
-                                                kind == AttentionKind::mla ? kMlaCaps : kCaps);
+  const Caps& caps = kind == AttentionKind::mla ? kMlaCaps : kCaps;
+  return with_trees_as_texts(std::make_unique<FlexAttentionBackend>(context, tier, modifiers, caps), context);
 }
 
 namespace {

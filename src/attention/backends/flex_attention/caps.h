@@ -10,7 +10,6 @@ inline constexpr Caps kCaps = [] {
   caps.name = "flex_attention";
   caps.summary = "user score and mask modifiers compiled to tile operations, block-sparse";
   caps.workspace_bytes = 4 << 20;
-  caps.deterministic_trees = false;  // blocks of keys lie at fixed places
   caps.kernels = {.prefill = "cpu_tiles", .decode = "cpu_tiles"};
   return caps;
 }();

@@ -11,6 +11,7 @@
 #include "attention/backends/intel_amx/tile.h"
 #include "attention/batch_check.h"
 #include "attention/registry.h"
+#include "attention/tree_texts.h"
 #include "base/threads.h"
 
 namespace warpweave::intel_amx {
@@ -149,7 +150,8 @@ void IntelAmxBackend::forward(const ForwardBatch& batch, const AttentionCall& ca
 }  // namespace
 
 std::unique_ptr<AttentionBackend> create_for_tier(const BackendContext& context, CpuTier tier, AttentionKind kind) {
-  return std::make_unique<IntelAmxBackend>(context, tier, kind == AttentionKind::mla ? kMlaCaps : kCaps);
+  const Caps& caps = kind == AttentionKind::mla ? kMlaCaps : kCaps;
+  return with_trees_as_texts(std::make_unique<IntelAmxBackend>(context, tier, caps), context);
 }
 
 std::unique_ptr<AttentionBackend> create(const BackendContext& context) {

@@ -11,7 +11,6 @@ inline constexpr Caps kCaps = [] {
   caps.name = "intel_amx";
   caps.summary = "CPU: blocked online softmax; AMX, AVX512-BF16, AVX-512, AVX2 or scalar at run time";
   caps.workspace_bytes = 4 << 20;
-  caps.deterministic_trees = false;  // blocks of keys lie at fixed places
   caps.kernels = {.prefill = "intel_amx", .decode = "intel_amx"};
   return caps;
 }();

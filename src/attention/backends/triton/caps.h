@@ -9,7 +9,6 @@ inline constexpr Caps kOpenClCaps = [] {
   Caps caps = kHostCaps;
   caps.name = "triton";
   caps.summary = "the portable tile kernels, compiled at run time; on a CPU through OpenCL";
-  caps.deterministic_trees = false;  // blocks of keys lie at fixed places
   caps.kernels = {.prefill = "tile", .decode = "tile"};
   return caps;
 }();
