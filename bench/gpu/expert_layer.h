@@ -37,6 +37,10 @@ struct ExpertLayer {
   int64_t few_tiles() const {
     return shared() ? places() / kSharedRows : most_expert_tiles(places(), experts(), tile_places());
   }
+  int crowded_places() const {
+    if (shared() || planned_experts > 0) return 0;
+    return expert_gemm_crowded_places(memory.gate_up, memory.down, rows, pairs(), tile_places());
+  }
   RouterRule rule() const { return {.num_experts = shape.experts, .k = shape.k}; }
 
   void multiply(const ExpertWeights& weights, const void* x, void* y, ExpertGemmCall call) const {
@@ -45,6 +49,7 @@ struct ExpertLayer {
     call.x_scales = call.x_by_group ? scales_behind_codes() : code_scales;
     call.places = places();
     call.tile_places = tile_places();
+    call.crowded_places = crowded_places();
     if (shared() || !whole_depth) call.few_tiles = few_tiles();
     call.y = y;
     call.y_dtype = shape.dtype;
@@ -61,6 +66,7 @@ struct ExpertLayer {
                            .rows = rows,
                            .rule = rule(),
                            .tile_places = tile_places(),
+                           .crowded_places = crowded_places(),
                            .plan = memory.plan},
                           stream);
     }

@@ -184,6 +184,7 @@ Status GpuExperts::plan(const Step& step, const Form& form, gpu::GpuGemm& gemm) 
                      .rule = rule_of(options_.spec.router, weights.experts),
                      .correction = weights.router_correction.data,
                      .tile_places = form.tile_places,
+                     .crowded_places = form.crowded_places,
                      .plan = plan_of(step),
                      .dice = dice(step),
                      .shared_gate = {step.h, options_.dtype, options_.spec.hidden_size, weights.shared_gate.data},
@@ -218,6 +219,7 @@ void GpuExperts::gemms(const Step& step, const Form& form) {
   call.places = shared_rows ? shared_places(rule, step.rows) : step.rows * rule.of_row();
   call.plan = plan_of(step);
   call.tile_places = form.tile_places;
+  call.crowded_places = form.crowded_places;
   call.y_dtype = options_.dtype;
   const auto multiply = [&](const ExpertWeights& weights, const void* x, void* y) {
     call.weights = weights;
@@ -274,6 +276,22 @@ gpu::ExpertSums GpuExperts::sums(const Step& step) const {
           by_wgmma(experts)};
 }
 
+GpuExperts::Form GpuExperts::form_of(const Step& step) const {
+  const GpuExpertLayer& experts = step.weights->experts;
+  if (!by_wgmma(experts)) return {gpu::kPortableTilePlaces};
+  const RouterRule rule = rule_of(options_.spec.router, experts);
+  const int64_t pairs = step.rows * rule.of_row();
+  Form form = {gpu::expert_gemm_tile_places(pairs, rule.all_experts(), experts.gate_up.dtype)};
+  form.early = shared_come_early(step, form.tile_places);
+  if (form.early) {
+    form.tile_places = gpu::kEarlyTilePlaces;
+  } else {
+    form.crowded_places =
+        gpu::expert_gemm_crowded_places(experts.gate_up, experts.down, step.rows, pairs, form.tile_places);
+  }
+  return form;
+}
+
 Status GpuExperts::run(const Step& step, gpu::GpuGemm& gemm) {
   const RouterRule rule = rule_of(options_.spec.router, step.weights->experts);
   if (!step.normed) {
@@ -281,13 +299,7 @@ Status GpuExperts::run(const Step& step, gpu::GpuGemm& gemm) {
     gemms(step, {gpu::expert_gemm_tile_places(0, rule.all_experts()), true});
     return {};
   }
-  Form form;
-  form.tile_places = by_wgmma(step.weights->experts)
-                         ? gpu::expert_gemm_tile_places(step.rows * rule.of_row(), rule.all_experts(),
-                                                        step.weights->experts.gate_up.dtype)
-                         : gpu::kPortableTilePlaces;
-  form.early = shared_come_early(step, form.tile_places);
-  if (form.early) form.tile_places = gpu::kEarlyTilePlaces;
+  const Form form = form_of(step);
   WW_RETURN_IF_ERROR(plan(step, form, gemm));
   gemms(step, form);
   return {};

@@ -71,9 +71,11 @@ class GpuExperts {
     int tile_places = 0;
     bool shared_rows = false;
     bool early = false;  // shared experts' gate and up while the plan is made
+    int crowded_places = 0;  // in place of tile_places, where the GPU finds that rows crowd into few experts
   };
   gpu::GemmCall router_call(const Step& step) const;
   bool shared_come_early(const Step& step, int tile_places) const;
+  Form form_of(const Step& step) const;
   const void* spread(const Step& step, const Form& form, const void* x);
   Status plan(const Step& step, const Form& form, gpu::GpuGemm& gemm);
   void gemms(const Step& step, const Form& form);

@@ -18,10 +18,11 @@
 
 #include "device/cuda/ptx.h"
 #include "device/cuda/shared_memory_limit.h"
-#include "device/cuda/tensor_map.h"
 #include "device/cuda/wgmma_wide.h"
+#include "ops/cuda/expert_config.cuh"
 #include "ops/cuda/expert_fp8_sums.cuh"
 #include "ops/cuda/expert_gemm.cuh"
+#include "ops/cuda/expert_maps.cuh"
 #include "ops/cuda/expert_sharing.cuh"
 #include "ops/cuda/expert_walk.cuh"
 #include "ops/cuda/experts.h"
@@ -33,53 +34,6 @@ namespace warpweave::gpu {
 namespace {
 
 using Args = ExpertShareArgs;
-
-constexpr int kRowBytes = kExpertRowBytes;
-constexpr int kSmBytes = 228 * 1024, kReservedBytes = 1024;  // these of each CTA
-constexpr int kFewTilePlaces = 64;
-constexpr int kGroupThreads = 128, kGroupRows = 64;  // of a warpgroup, weight rows of a tile
-constexpr int kBoxColumns = 64;
-constexpr int kCtas = 2;                        // of an SM, where tiles may have many places or share their depth
-constexpr int64_t kNarrowPlaces = 8;            // an expert, up to where hardly one has more than a narrow tile
-constexpr int64_t kSharingExperts = 33;         // of fewer, CTAs may have to share tiles' depth
-constexpr int kManyCtas = 3;                    // where so many run all tiles of shared rows at once
-constexpr int kLeastSharedChunks = 4;           // of the depth, for each CTA that shares it
-
-// Tiles of up to kMostPlaces places: where these are few, more weights are on their way.
-template <class Element_, bool kFp8_, Glu kGlu_, int kMostPlaces_>
-struct Tiles {
-  using Element = Element_;     // of y, and of 16-bit operands
-  static constexpr int kMostPlaces = kMostPlaces_;
-  static constexpr bool kFp8 = kFp8_;
-  static constexpr Glu kGlu = kGlu_;
-  static constexpr bool kNarrow = kMostPlaces == kNarrowTilePlaces;
-  static constexpr int kUsualCtas = kNarrow ? 4 : kCtas;  // of an SM
-  // Where boxes have several blocks. Tiles of shared rows are short in 8 bits, so that more of them begin while others end.
-  static constexpr int kCtasOfBlocks = (kNarrow && !kFp8) || (kMostPlaces == kSharedRows && kFp8) ? 3 : kCtas;
-};
-
-template <class T, bool kSplit_ = false, int kResident_ = kSplit_ ? kCtas : T::kUsualCtas, int kGroups_ = 1, int kBlocks_ = 1>
-struct Config : T {
-  static constexpr bool kSplit = kSplit_;
-  // Of kBoxColumns columns, of a box and stage: a CTA gets its bytes faster by fewer, larger boxes, where columns fill them.
-  static constexpr int kBlocks = kBlocks_;
-  // Stages asked for at once: their bytes of a weight row are neighbours.
-  static constexpr int kTogether = kBlocks == 1 && !T::kFp8 && T::kMostPlaces == kFewTilePlaces ? 2 : 1;
-  static constexpr int kResident = kResident_;  // CTAs of an SM
-  static constexpr int kGroups = kGroups_;      // warpgroups, which share places
-  static constexpr int kRows = kGroups * kGroupRows;  // weight rows of a tile
-  static constexpr int kConsumers = kGroups * kGroupThreads, kThreads = kConsumers + 32;
-  static constexpr int kWeightBytes = kBlocks * kRows * kRowBytes, kPlaceBytes = T::kMostPlaces * kRowBytes;
-  static constexpr int kStageBytes = kWeightBytes + kBlocks * kPlaceBytes;
-  static constexpr bool kEarly = !kSplit && !T::kFp8 && T::kMostPlaces == kFewTilePlaces;  // and wide boxes
-  static constexpr bool kByGroup = T::kFp8 && T::kGlu == Glu::none && T::kMostPlaces == kSharedRows;
-  static constexpr int kGroupScaleBytes = kByGroup ? kGroupThreads * 16 : 0;  // behind a staging area
-  static constexpr int kStagingBytes = (T::kMostPlaces <= kPassPlaces ? kPassBytes : 2 * kPassBytes) + kGroupScaleBytes;
-  static constexpr int kRoomBytes = kSmBytes / kResident - kReservedBytes;
-  static constexpr int kSumsBytes = kSplit ? (kMostSharers - 1) * kRunBytes : 0;  // with fewer sharers, no more
-  static constexpr int kStages = (kRoomBytes - kGroups * kStagingBytes - kSumsBytes - 8) / (kStageBytes + kBarrierBytes);
-  static_assert(kStages >= 3 && (!kSplit || kGroups == 1) && (kBlocks == 1 || kGroups == 1));
-};
 
 template <class C>
 using Ring = ExpertRing<C>;
@@ -99,20 +53,22 @@ struct PlaceBox {
 };
 template <class C>
 __device__ __forceinline__ PlaceBox box_of(const Args& a, const Walk<C>& walk) {
-  const int index = PlaceMaps::index(walk.tile.count);
-  const u32 bytes = C::kBlocks * PlaceMaps::width(index) * kRowBytes;
-  if (walk.early(a)) return {&a.early_places.of[index], first_early_row(a, walk.tile), bytes};
+  const int index = PlaceMaps::index<C::kMostPlaces>(walk.tile.count);
+  const u32 bytes = C::kBlocks * PlaceMaps::width<C::kMostPlaces>(index) * kRowBytes;
+  if (C::kCrowded) return {&a.other_places.of[index], walk.tile.first, bytes};
+  if (walk.early(a)) return {&a.other_places.of[index], first_early_row(a, walk.tile), bytes};
   return {&a.places.of[index], first_x_row(a, walk.tile), bytes};
 }
 
 template <class C>
 __device__ __forceinline__ void bring_weights(const Args& a, const Ring<C>& ring, const Walk<C>& walk, int chunk, u32 place_bytes) {
+  const CUtensorMap* const w = C::kCrowded ? &a.crowded_w : &a.w;
   ptx::mbarrier_arrive_expect_tx(ring.full(), C::kWeightBytes + place_bytes);
   if constexpr (C::kBlocks > 1) {
-    return ptx::tma_load_4d(ring.at(), &a.w, ring.full(), 0, walk.row * C::kRows, chunk * C::kBlocks, walk.tile.expert,
+    return ptx::tma_load_4d(ring.at(), w, ring.full(), 0, walk.row * C::kRows, chunk * C::kBlocks, walk.tile.expert,
                             ptx::evict_first_policy());
   }
-  ptx::tma_load_4d(ring.at(), &a.w, ring.full(), chunk * kBoxColumns, walk.row * C::kRows, walk.tile.expert, 0, ptx::evict_first_policy());
+  ptx::tma_load_4d(ring.at(), w, ring.full(), chunk * kBoxColumns, walk.row * C::kRows, walk.tile.expert, 0, ptx::evict_first_policy());
 }
 
 template <class C>
@@ -138,6 +94,14 @@ __device__ __forceinline__ void bring_tile(const Args& a, Ring<C>& ring, const W
   }
 }
 
+// The first tile's first stages of weights, whose expert is known before its places are there. Returns how many.
+template <class C>
+__device__ int bring_ahead(const Args& a, Ring<C> ring, const Walk<C>& walk) {
+  const int ahead = min(C::kStages, Depth<C>(a).count);
+  for (int i = 0; i < ahead; ++i, ring.next()) bring_weights<C>(a, ring, walk, Depth<C>(a).begin + i, box_of<C>(a, walk).bytes);
+  return ahead;
+}
+
 // One thread. Early tiles come while the kernels before still run; else, where the plan or an expert is known early, the first weights.
 template <class C>
 __device__ void bring(const Args& a, Ring<C> ring) {
@@ -145,14 +109,18 @@ __device__ void bring(const Args& a, Ring<C> ring) {
   if (a.plan_settled) walk.start(a);
   for (; walk.early(a); walk.next_early(a)) bring_tile<C>(a, ring, walk, 0);
   int ahead = 0;
-  if (a.plan_settled ? walk.valid() : walk.certain(a)) {
-    const Depth<C> depth(a);
-    ahead = min(C::kStages, depth.count);
-    Ring<C> at = ring;
-    for (int i = 0; i < ahead; ++i, at.next()) bring_weights<C>(a, at, walk, depth.begin + i, box_of<C>(a, walk).bytes);
-  }
+  if (a.plan_settled ? walk.valid() : walk.certain(a)) ahead = bring_ahead<C>(a, ring, walk);
   wait_for_predecessor();
   if (!a.plan_settled) walk.start(a);
+  start_successor();
+  for (; walk.valid(); walk.next(a), ahead = 0) bring_tile<C>(a, ring, walk, ahead);
+}
+
+// The same from a plan that is known, where a.plan_settled maybe before the places are.
+template <class C>
+__device__ void bring_planned(const Args& a, Ring<C> ring, Walk<C> walk) {
+  int ahead = a.plan_settled && walk.valid() ? bring_ahead<C>(a, ring, walk) : 0;
+  wait_for_predecessor();
   start_successor();
   for (; walk.valid(); walk.next(a), ahead = 0) bring_tile<C>(a, ring, walk, ahead);
 }
@@ -261,7 +229,7 @@ __device__ __forceinline__ Ring<C> run_tile(const Args& a, Ring<C> ring, const W
 // The narrowest WGMMA that holds the tile's places, of kPlaces and more.
 template <class C, int kPlaces = 8>
 __device__ __forceinline__ Ring<C> run_tile_of(const Args& a, Ring<C> ring, const Walk<C>& walk, const SumsOfSharers<C>& shared) {
-  constexpr int kNext = kPlaces + (kPlaces < 32 ? 8 : 16);
+  constexpr int kNext = kPlaces + (kPlaces < 32 ? 8 : kPlaces < 64 ? 16 : 32);
   if constexpr (kNext <= C::kMostPlaces) {
     if (walk.tile.count > kPlaces) return run_tile_of<C, kNext>(a, ring, walk, shared);
   }
@@ -293,34 +261,35 @@ __global__ void __launch_bounds__(C::kThreads, C::kResident) expert_gemm_kernel(
   }
 }
 
-// `x` is [rows, columns] of elements of 16 bits.
 template <class C>
-bool make_place_maps(PlaceMaps& maps, const void* x, int64_t rows, int64_t columns) {
-  // Of shared rows, which all CTAs read, whole lines.
-  constexpr auto kPromotion = C::kMostPlaces == kSharedRows ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B : CU_TENSOR_MAP_L2_PROMOTION_NONE;
-  const cuda::MatrixStack places = {x, 1, rows * columns * 2, rows, columns, kPromotion};
-  for (int i = 0; i < PlaceMaps::kCount && PlaceMaps::width(i) <= C::kMostPlaces; ++i) {
-    const int width = PlaceMaps::width(i);
-    const cudaError_t made = C::kBlocks > 1 ? cuda::make_blocks_map(&maps.of[i], places, width, C::kBlocks)
-                                            : cuda::make_matrix_map(&maps.of[i], x, rows, columns, width);
-    if (made != cudaSuccess) return false;
-  }
-  return true;
+__device__ __forceinline__ void run_planned(const Args& a, Ring<C> ring, Walk<C> walk) {
+  for (; walk.valid(); walk.next(a)) ring = run_tile_of<C>(a, ring, walk, SumsOfSharers<C>(nullptr));
 }
 
-template <class C>
-bool make_maps(Args& args, const ExpertGemmCall& call) {
-  const ExpertWeights& weights = call.weights;
-  const int64_t columns = weights.cols / (C::kFp8 ? 2 : 1);  // one-byte elements are taken by twos
-  // With promotion to 256 bytes a CTA without another on its SM gets a quarter less.
-  const cuda::MatrixStack stack = {weights.data, weights.experts, weights.stride_bytes, weights.rows, columns,
-                                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B};
-  const cudaError_t made = C::kBlocks > 1 ? cuda::make_blocks_map(&args.w, stack, C::kRows, C::kBlocks)
-                                          : cuda::make_stack_map(&args.w, stack, C::kRows);
-  if (made != cudaSuccess) return false;
-  const EarlyExperts& early = call.early;
-  return make_place_maps<C>(args.places, call.x, args.x_rows, columns) &&
-         (!C::kEarly || early.rows == 0 || make_place_maps<C>(args.early_places, early.x, early.rows, columns));
+// Tiles of both kinds, of which the plan says whether it has the crowded ones. There are no early tiles. Usual tiles are expected, so
+// that their instructions stand together.
+template <class Kinds>
+__global__ void __launch_bounds__(Kinds::Usual::kThreads, Kinds::Usual::kResident) expert_crowds_kernel(const __grid_constant__ Args a) {
+  using Usual = typename Kinds::Usual;
+  using Crowded = typename Kinds::Crowded;
+  extern __shared__ __align__(1024) char memory[];
+  if (threadIdx.x == Usual::kConsumers) {
+    ptx::tensor_map_prefetch(&a.w);
+    ptx::tensor_map_prefetch(&a.places.of[0]);
+    Ring<typename Kinds::More>(memory).init_barriers(Usual::kConsumers / 32);
+  }
+  __syncthreads();
+  if (threadIdx.x > Usual::kConsumers) return;
+  Walk<Usual> walk(a);
+  if (threadIdx.x == Usual::kConsumers) {
+    if (!a.plan_settled) wait_for_predecessor();
+    walk.start(a);
+    if (__builtin_expect(walk.tile.crowded == 0, 1)) return bring_planned<Usual>(a, Ring<Usual>(memory), walk);
+    return bring_planned<Crowded>(a, Ring<Crowded>(memory), Walk<Crowded>(walk));
+  }
+  walk.begin(a);
+  if (__builtin_expect(walk.tile.crowded == 0, 1)) return run_planned<Usual>(a, Ring<Usual>(memory), walk);
+  run_planned<Crowded>(a, Ring<Crowded>(memory), Walk<Crowded>(walk));
 }
 
 template <class C>
@@ -332,6 +301,17 @@ void launch(Args& args, const ExpertGemmCall& call, int64_t ctas, cudaStream_t s
   const int64_t most = C::kSplit ? ctas : std::min<int64_t>(ctas, int64_t{C::kResident} * num_sms());
   launch_dependent({static_cast<unsigned>(most), C::kThreads, kBytes, stream, static_cast<unsigned>(args.sharers)},
                    expert_gemm_kernel<C>, static_cast<const Args&>(args));
+}
+
+template <class Usual, class Crowded>
+void launch_either(Args& args, const ExpertGemmCall& call, int64_t ctas, cudaStream_t stream) {
+  using Kinds = EitherKind<Usual, Crowded>;
+  if (!make_maps<Usual>(args, call) || !make_crowded_maps<Crowded>(args, call)) return;  // as in launch()
+  static SharedMemoryLimit limit;
+  limit.raise(expert_crowds_kernel<Kinds>, Kinds::kSmemBytes);  // where this fails, so does the launch
+  const int64_t most = std::min<int64_t>(ctas, int64_t{Usual::kResident} * num_sms());
+  launch_dependent({static_cast<unsigned>(most), Usual::kThreads, Kinds::kSmemBytes, stream}, expert_crowds_kernel<Kinds>,
+                   static_cast<const Args&>(args));
 }
 
 // CTAs share the depth of tiles where so many would leave half of the CTAs or more without one.
@@ -347,18 +327,27 @@ bool only_many_ctas_hold(int64_t tiles, int sharers) {
 }
 
 // Turns that the CTAs take where every expert has a tile of places for so many weight rows.
-int64_t turns(const ExpertGemmCall& call, int64_t rows) {
-  const int64_t ctas = int64_t{kCtas} * num_sms(), tiles = (call.weights.rows + rows - 1) / rows * call.weights.experts;
+int64_t turns(const ExpertWeights& weights, int64_t rows) {
+  const int64_t ctas = int64_t{kCtas} * num_sms(), tiles = (weights.rows + rows - 1) / rows * weights.experts;
   return (tiles + ctas - 1) / ctas;
 }
 
 // Whether two warpgroups of a CTA pay: experts have many places, hardly a CTA has rows for one alone, and the last turn, which
 // is twice as long, is not too empty.
-bool broad_tiles_pay(const ExpertGemmCall& call) {
+bool broad_tiles_pay(const ExpertWeights& weights, int64_t places) {
   constexpr int64_t kManyPlaces = 28, kManyRows = 1024;
-  return call.places >= kManyPlaces * call.weights.experts &&
-         (call.weights.rows % (2 * kGroupRows) == 0 || call.weights.rows >= kManyRows) &&
-         20 * turns(call, 2 * kGroupRows) <= 11 * turns(call, kGroupRows);
+  return weights.dtype != DType::fp8_e4m3 && places >= kManyPlaces * weights.experts &&
+         (weights.rows % (2 * kGroupRows) == 0 || weights.rows >= kManyRows) &&
+         20 * turns(weights, 2 * kGroupRows) <= 11 * turns(weights, kGroupRows);
+}
+
+// Whether a kernel with the code of both kinds of tiles multiplies these weights.
+bool may_crowd(const ExpertWeights& weights, int64_t pairs, int tile_places) {
+  const bool narrow = tile_places == kNarrowTilePlaces;
+  if ((!narrow && tile_places != kFewTilePlaces) || weights.dtype == DType::fp8_e4m3) return false;
+  if (weights.cols % kBoxColumns != 0 || (!narrow && broad_tiles_pay(weights, pairs))) return false;
+  const int64_t tiles = (weights.rows + kGroupRows - 1) / kGroupRows * most_expert_tiles(pairs, weights.experts, tile_places);
+  return 2 * tiles > int64_t{kCtas} * num_sms();  // else CTAs may share their depth: share_depth()
 }
 
 template <class T>
@@ -377,9 +366,9 @@ void launch_tiles(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
   }
   if (few > 0 && call.early.rows == 0) share_depth(args, few);
   if (args.sharers > 1) return launch<Config<T, true>>(args, call, few * args.sharers, stream);
-  const bool broad = T::kMostPlaces == kFewTilePlaces && !T::kFp8 && broad_tiles_pay(call);
+  const bool broad = T::kMostPlaces == kFewTilePlaces && broad_tiles_pay(call.weights, call.places);
   constexpr int64_t kColumns = T::kFp8 ? 2 * kBoxColumns : kBoxColumns;  // of a block
-  if (!broad && call.weights.cols % kColumns == 0) return launch<Config<T, false, T::kCtasOfBlocks, 1, 2>>(args, call, tiles, stream);
+  using Blocks = Config<T, false, T::kCtasOfBlocks, 1, 2>;
   if constexpr (T::kMostPlaces == kFewTilePlaces && !T::kFp8) {
     if (broad) {
       using Broad = Config<T, false, kCtas, 2>;
@@ -387,6 +376,12 @@ void launch_tiles(Args& args, const ExpertGemmCall& call, cudaStream_t stream) {
       return launch<Broad>(args, call, tiles, stream);
     }
   }
+  if constexpr (T::kMostPlaces != kSharedRows && !T::kFp8) {
+    constexpr int kPlaces = T::kNarrow ? kCrowdedNarrowPlaces : kCrowdedFewPlaces;
+    using Crowded = Config<Tiles<typename T::Element, false, T::kGlu, kPlaces>, false, T::kCtasOfBlocks>;
+    if (call.crowded_places > 0) return launch_either<Blocks, Crowded>(args, call, tiles, stream);
+  }
+  if (call.weights.cols % kColumns == 0) return launch<Blocks>(args, call, tiles, stream);
   launch<Config<T>>(args, call, tiles, stream);
 }
 
@@ -434,6 +429,11 @@ int expert_gemm_tile_places(int64_t pairs, int experts, DType dtype) {
   if (pairs <= kNarrowPlaces * experts && std::min<int64_t>(pairs, experts) >= kSharingExperts) return kNarrowTilePlaces;
   const bool many = pairs >= kManyPairs && dtype != DType::fp8_e4m3;
   return pairs <= (many ? kFewPlacesOfMany : kFewPlaces) * experts ? kFewTilePlaces : kExpertWidePlaces;
+}
+
+int expert_gemm_crowded_places(const ExpertWeights& gate_up, const ExpertWeights& down, int64_t rows, int64_t pairs, int tile_places) {
+  if (rows <= tile_places || !may_crowd(gate_up, pairs, tile_places) || !may_crowd(down, pairs, tile_places)) return 0;
+  return tile_places == kNarrowTilePlaces ? kCrowdedNarrowPlaces : kCrowdedFewPlaces;
 }
 
 ExpertGemmArgs expert_gemm_args(const ExpertGemmCall& call) {

@@ -53,8 +53,8 @@ enum class Glu : uint8_t { none, silu, other };  // other: ExpertGemmArgs says w
 
 constexpr int kBarrierBytes = 16;                // of a stage: it is full, it is free again
 
-// A place in a ring of C::kStages stages of C::kStageBytes, which C::kGroups staging areas and the barriers follow, and the
-// parity of its turn. A staging area holds a pass, or two where one is written while another leaves.
+// A place in a ring of C::kStages stages of C::kStageBytes, which C::kGroups staging areas and the barriers follow (these at
+// C::kBarriersAt, where it has one), and the parity of its turn. A staging area holds a pass, or two where one is written while another leaves.
 template <class C>
 struct ExpertRing {
   u32 base;
@@ -62,12 +62,16 @@ struct ExpertRing {
   u32 parity = 0;
 
   static constexpr int kStagesBytes = C::kStages * C::kStageBytes;
-  static constexpr int kSmemBytes = kStagesBytes + C::kGroups * C::kStagingBytes + C::kStages * kBarrierBytes;
+  static constexpr int kBarriersAt = [] {
+    if constexpr (requires { C::kBarriersAt; }) return C::kBarriersAt;
+    else return kStagesBytes + C::kGroups * C::kStagingBytes;
+  }();
+  static constexpr int kSmemBytes = kBarriersAt + C::kStages * kBarrierBytes;
 
   __device__ explicit ExpertRing(const char* memory) : base(ptx::smem_address(memory)) {}
   __device__ u32 at() const { return base + stage * C::kStageBytes; }
   __device__ u32 staging(int group) const { return base + kStagesBytes + group * C::kStagingBytes; }
-  __device__ u32 full() const { return base + kStagesBytes + C::kGroups * C::kStagingBytes + kBarrierBytes * stage; }
+  __device__ u32 full() const { return base + kBarriersAt + kBarrierBytes * stage; }
   __device__ u32 empty() const { return full() + 8; }
   __device__ ExpertRing last() const {
     ExpertRing out = *this;

@@ -45,25 +45,49 @@ __device__ void exclusive_scan(int32_t* values, int n) {
   }
 }
 
+// The sum of all threads' values, of one CTA.
+__device__ int cta_sum(int value) {
+  __shared__ int of_warps[32];
+  const int lane = threadIdx.x % 32;
+  value = __reduce_add_sync(~0u, value);
+  if (lane == 0) of_warps[threadIdx.x / 32] = value;
+  __syncthreads();
+  return __reduce_add_sync(~0u, lane < static_cast<int>(blockDim.x) / 32 ? of_warps[lane] : 0);
+}
+
+// The experts' tiles of at most tile_places places. Positive where so many experts are read again by further tiles of theirs that
+// fewer, longer tiles are faster: a quarter of those that were chosen. All threads of one CTA, which meet.
+__device__ int count_tiles(const int32_t* counts, int experts, int tile_places, int32_t* tiles) {
+  constexpr int kAgain = 4;
+  int excess = 0;
+  for (int e = threadIdx.x; e < experts; e += blockDim.x) {
+    const int count = counts[e], places = expert_tile_places(count, tile_places);
+    tiles[e] = (count + places - 1) / places;
+    if (count > 0) excess += kAgain * (tiles[e] - 1) - 1;
+  }
+  return cta_sum(excess);
+}
+
 // From the experts' counts: offsets and tiles. All threads of one CTA. `counts` becomes the offsets. Tiles of shared experts, which
 // have all rows, come first: the longest should not be the last to begin.
 template <int kMostEach>
 __device__ void write_tiles(const ExpertPlanCall& call, int32_t* counts, int32_t* first_tile) {
   const int experts = call.rule.all_experts();
-  for (int e = threadIdx.x; e < experts; e += blockDim.x) {
-    const int count = counts[e], places = expert_tile_places(count, call.tile_places);
-    first_tile[e] = (count + places - 1) / places;
+  const bool crowded = count_tiles(counts, experts, call.tile_places, first_tile) > 0 && call.crowded_places > 0;
+  const int tile_places = crowded ? call.crowded_places : call.tile_places;
+  if (crowded) {
+    __syncthreads();  // all have their sum
+    count_tiles(counts, experts, tile_places, first_tile);
   }
-  __syncthreads();
   if (threadIdx.x / 32 < 2) exclusive_scan<kMostEach>(threadIdx.x < 32 ? counts : first_tile, experts);
   __syncthreads();
   for (int e = threadIdx.x; e <= experts; e += blockDim.x) call.plan.offsets[e] = counts[e];
   const int routed_tiles = first_tile[call.rule.num_experts], shared_tiles = first_tile[experts] - routed_tiles;
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
-    const int end = counts[e + 1], places = expert_tile_places(end - counts[e], call.tile_places);
+    const int end = counts[e + 1], places = expert_tile_places(end - counts[e], tile_places);
     int tile = first_tile[e] + (e < call.rule.num_experts ? shared_tiles : -routed_tiles);
     for (int first = counts[e]; first < end; first += places, ++tile) {
-      call.plan.tiles[tile] = {e, first, min(places, end - first), 0};
+      call.plan.tiles[tile] = {e, first, min(places, end - first), crowded};
     }
   }
   if (threadIdx.x == 0) *call.plan.num_tiles = first_tile[experts];

@@ -6,14 +6,23 @@
 
 namespace warpweave::gpu {
 
-// x in boxes of as many places as each width of the WGMMAs has.
+// x in boxes of as many places as each width of the WGMMAs has; in tiles of more than 64 places, of twice as many.
 struct PlaceMaps {
   static constexpr int kCount = 6;
   CUtensorMap of[kCount];
 
+  template <int kMostPlaces>
+  static constexpr int kStep = kMostPlaces > 64 ? 16 : 8;
   // Of the narrowest width that holds so many places.
-  static __device__ __forceinline__ int index(int places) { return places <= 32 ? (places - 1) / 8 : places <= 48 ? 4 : 5; }
-  static constexpr int width(int index) { return index < 4 ? 8 * (index + 1) : 16 * (index - 1); }
+  template <int kMostPlaces>
+  static __device__ __forceinline__ int index(int places) {
+    constexpr int kOf = kStep<kMostPlaces>;
+    return places <= 4 * kOf ? (places - 1) / kOf : places <= 6 * kOf ? 4 : 5;
+  }
+  template <int kMostPlaces>
+  static constexpr int width(int index) {
+    return kStep<kMostPlaces> * (index < 4 ? index + 1 : 2 * (index - 1));
+  }
 };
 
 // Tiles of experts that have all rows, at the last places (ExpertGemmCall::early).
@@ -38,7 +47,8 @@ inline EarlyTiles early_tiles(const ExpertGemmCall& call) {
 
 struct ExpertShareArgs : ExpertGemmArgs {
   int sharers = 1;              // CTAs of a tile, a cluster: a power of two
-  PlaceMaps places, early_places;  // of x, of early.x
+  PlaceMaps places, other_places;  // of x, and of early.x or of x for crowded tiles
+  CUtensorMap crowded_w;
   int most_tiles = 1;           // of the plan's array
   EarlyTiles early;
   int certain = 0, first_certain = 0;  // experts whose tiles come first, whatever the plan says

@@ -21,6 +21,12 @@ struct ExpertWalk {
         tile{a.first_certain + at / row_tiles, 0, 1, 0}, row(at % row_tiles) {
     if (early(a)) take_early(a);
   }
+  // Goes on as another kind of tiles, which do not share their depth either.
+  template <class Other>
+  __device__ explicit ExpertWalk(const ExpertWalk<Other>& walk)
+      : at(walk.at), end(walk.end), row_tiles(walk.row_tiles), tile(walk.tile), row(walk.row), coming(walk.coming) {
+    static_assert(!C::kSplit && !Other::kSplit);
+  }
   __device__ bool certain(const ExpertShareArgs& a) const { return at / row_tiles < a.certain; }
   // Whether the tile is one of experts that have all rows, which the plan puts first.
   __device__ bool early(const ExpertShareArgs& a) const { return C::kEarly && at < a.early.tiles * row_tiles; }
@@ -54,7 +60,7 @@ struct ExpertWalk {
     begin(a);
   }
   __device__ void take(const ExpertShareArgs& a) {
-    tile = {coming.x, coming.y, coming.z, 0};
+    tile = {coming.x, coming.y, coming.z, coming.w};
     row = at % row_tiles;
     if (followed()) coming = __ldcg(reinterpret_cast<const int4*>(a.tiles) + (at + static_cast<int>(gridDim.x)) / row_tiles);
   }

@@ -51,8 +51,8 @@ void fill_random_turns(const RandomTurns& call, DType dtype, void* out, Stream s
 struct alignas(16) ExpertTile {
   int32_t expert = 0;
   int32_t first = 0;              // place
-  int32_t count = 0;              // 1..tile_places
-  int32_t unused = 0;
+  int32_t count = 0;              // 1..tile_places, of a crowded plan ..crowded_places
+  int32_t crowded = 0;            // whether all tiles of the plan are those for rows that crowd into few experts
 };
 
 inline constexpr int kSharedRows = 8;
@@ -104,6 +104,7 @@ struct ExpertPlanCall {
   RouterRule rule = {};
   const float* correction = nullptr;  // [experts] of the rule, or null
   int tile_places = 64;
+  int crowded_places = 0;  // of tiles in place of those, where rows crowd into few experts; 0: never. The GPU decides
   ExpertPlan plan = {};
   RoutingDice dice = {};
   SharedGate shared_gate = {};
@@ -156,7 +157,8 @@ struct ExpertGemmCall {
   bool x_by_group = false;          // only of weights without a GLU, with tiles of kSharedRows places
   int64_t places = 0;             // at most, with shared rows kSharedRows for every active expert
   ExpertPlan plan = {};
-  int tile_places = 64;           // that the plan was made for
+  int tile_places = 64;  // that the plan was made for, and
+  int crowded_places = 0;
   bool shared_rows = false;       // x is [kSharedRows, cols] at the places of every tile
   int64_t x_rows = 0;             // of 16-bit weights in wide tiles: x is [x_rows, cols], of which plan.row_of says a place's
                                   // row; 0: x is by place
@@ -177,6 +179,9 @@ inline constexpr int kExpertCodeGroup = 32;  // outputs of a tile of gates and u
 bool expert_gemm_codes_outputs(const ExpertWeights& weights, int tile_places);
 // The tile to plan for, by the weights' dtype; pairs 0: of shared rows.
 int expert_gemm_tile_places(int64_t pairs, int experts, DType dtype = DType::bf16);
+// Of ExpertPlanCall for tiles of so many places, where a layer's weights are multiplied without early experts. 0: never, since no expert
+// can have more, or since other kernels lose more by it where rows do not crowd (8 bits, two warpgroups a tile).
+int expert_gemm_crowded_places(const ExpertWeights& gate_up, const ExpertWeights& down, int64_t rows, int64_t pairs, int tile_places);
 // Whether gate and up of such tiles should take rows as they are (x_rows), without spread_rows().
 bool expert_gemm_takes_rows(int64_t pairs, int experts, DType dtype);
 void expert_gemm(const ExpertGemmCall& call, Stream stream);

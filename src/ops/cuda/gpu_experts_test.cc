@@ -24,6 +24,7 @@ struct GemmCase {
   Split split = Split::even;
   bool bias = false;
   bool rows_in_place = false;  // gate and up read rows where they are
+  bool crowds = false;         // the plan may have tiles for rows that crowd into few experts, and where these are skewed it has
 };
 
 double activated(GluActivation kind, double gate, double up) {
@@ -134,9 +135,10 @@ class ExpertGemmTest : public testing::TestWithParam<GemmCase> {
     int tile_places = 64;
     if (c.way == Way::wgmma_many) tile_places = expert_gemm_tile_places(1 << 20, 1);
     if (c.way == Way::wgmma_narrow) tile_places = kNarrowTilePlaces;
-    plan_experts({.logits = memory_->logits, .rows = s.rows, .rule = {.num_experts = s.experts, .k = s.k}, .tile_places = tile_places,
-                  .plan = memory_->plan}, nullptr);
+    const int crowded_places = c.crowds ? expert_gemm_crowded_places(memory_->gate_up, memory_->down, s.rows, pairs, tile_places) : 0;
+    plan_experts({.logits = memory_->logits, .rows = s.rows, .rule = {.num_experts = s.experts, .k = s.k}, .tile_places = tile_places, .crowded_places = crowded_places, .plan = memory_->plan}, nullptr);
     must(cudaDeviceSynchronize());
+    EXPECT_EQ(c.crowds && from_device(memory_->plan.tiles, 1)[0].crowded != 0, c.crowds && c.split != Split::even);
     between(*memory_);
     const auto element = static_cast<int64_t>(dtype_info(s.dtype).block_bytes);
     const bool codes = s.fp8 && c.way != Way::tiles;
@@ -150,8 +152,7 @@ class ExpertGemmTest : public testing::TestWithParam<GemmCase> {
     } else if (!c.rows_in_place) {
       spread_rows({memory_->h, s.rows, s.hidden * element, place_of, s.k, memory_->rows}, nullptr);
     }
-    ExpertGemmCall call = {.weights = memory_->gate_up, .x = codes ? static_cast<void*>(coded) : memory_->rows, .x_scales = scales, .places = pairs, .plan = memory_->plan,
-                           .tile_places = tile_places, .plan_settled = true, .y = memory_->act, .y_dtype = s.dtype};
+    ExpertGemmCall call = {.weights = memory_->gate_up, .x = codes ? static_cast<void*>(coded) : memory_->rows, .x_scales = scales, .places = pairs, .plan = memory_->plan, .tile_places = tile_places, .crowded_places = crowded_places, .plan_settled = true, .y = memory_->act, .y_dtype = s.dtype};
     if (c.rows_in_place) call.x = memory_->h, call.x_rows = s.rows;
     if (c.way == Way::wgmma_split) call.few_tiles = most_expert_tiles(pairs, s.experts, tile_places);
     const auto multiply = [&] { c.way == Way::tiles ? expert_tiles(call, s.dtype, nullptr) : expert_gemm(call, nullptr); };
@@ -329,6 +330,15 @@ std::vector<GemmCase> gemm_cases() {
   for (GemmCase c : std::vector<GemmCase>(out)) {
     if (c.way == Way::wgmma_many) c.rows_in_place = true, out.push_back(c);
   }
+  for (const Way way : {Way::wgmma_narrow, Way::wgmma_few}) {
+    GemmCase c = {way, {}, Split::even, true, false, true};
+    for (const Split split : {Split::even, Split::skewed, Split::one}) {
+      c.split = split;
+      c.shape = {128, 8, 512, 768, way == Way::wgmma_narrow ? 40 : 300}, out.push_back(c);
+      c.shape = {40, 4, 576, 1024, way == Way::wgmma_narrow ? 37 : 290, DType::f16, GluActivation::gelu_tanh}, out.push_back(c);
+      c.shape = {32, 4, 320, 2880, way == Way::wgmma_narrow ? 33 : 200, DType::bf16, GluActivation::swiglu_oai}, out.push_back(c);
+    }
+  }
   out.push_back({Way::tiles, {8, 2, 192, 320, 70, DType::f32}});
   for (const int64_t rows : {9, 37, 120}) {  // 1 to 8 runs of 8 places, 2, 4 and 8 CTAs
     out.push_back({Way::wgmma_split, {14, 4, 576, 1096, rows}, Split::even, true});
@@ -382,13 +392,11 @@ TEST(GpuExpertsTest, ARowsBitsDoNotDependOnTheBatch) {
   to_device(h, memory.h);
   std::vector<float> first;
   for (const int64_t rows : {int64_t{9}, int64_t{40}, int64_t{300}, kRows}) {
-    for (const int tile_places : {int{kNarrowTilePlaces}, 64, 192}) {
+    for (const auto& [tile_places, crowded_places] : {std::pair{int{kNarrowTilePlaces}, 0}, {64, 0}, {192, 0}, {int{kNarrowTilePlaces}, 48}, {64, 128}}) {
       to_device(std::vector<float>(rows * kHidden, 0.0f), memory.x);
-      plan_experts({.logits = memory.logits, .rows = rows, .rule = {.num_experts = 16, .k = 2}, .tile_places = tile_places,
-                    .plan = memory.plan}, nullptr);
+      plan_experts({.logits = memory.logits, .rows = rows, .rule = {.num_experts = 16, .k = 2}, .tile_places = tile_places, .crowded_places = crowded_places, .plan = memory.plan}, nullptr);
       spread_rows({memory.h, rows, kHidden * 2, memory.plan.place_of, 2, memory.rows}, nullptr);
-      ExpertGemmCall call = {.weights = memory.gate_up, .x = memory.rows, .places = rows * 2, .plan = memory.plan,
-                             .tile_places = tile_places, .plan_settled = true, .y = memory.act};
+      ExpertGemmCall call = {.weights = memory.gate_up, .x = memory.rows, .places = rows * 2, .plan = memory.plan, .tile_places = tile_places, .crowded_places = crowded_places, .plan_settled = true, .y = memory.act};
       expert_gemm(call, nullptr);
       call.weights = memory.down;
       call.x = memory.act;
@@ -398,7 +406,7 @@ TEST(GpuExpertsTest, ARowsBitsDoNotDependOnTheBatch) {
                        .y = memory.x}, nullptr);
       const auto x = from_device(memory.x, 9 * kHidden);
       if (first.empty()) first = x;
-      ASSERT_EQ(std::memcmp(first.data(), x.data(), x.size() * 4), 0) << rows << " rows, tiles of " << tile_places;
+      ASSERT_EQ(std::memcmp(first.data(), x.data(), x.size() * 4), 0) << rows << " rows, tiles of " << tile_places << ", " << crowded_places;
     }
   }
 }

@@ -62,6 +62,18 @@ void expect_plan(const ExpertPlan& plan, const RouteCase& c, int tile_places) {
   ASSERT_EQ(next, pairs);
 }
 
+// Further tiles of 16 places for each expert that was chosen, as count_tiles() weighs them.
+bool rows_crowd(const ExpertPlan& plan, const RouteCase& c) {
+  const auto offsets = from_device(plan.offsets, c.rule.all_experts() + 1);
+  int chosen = 0, again = 0;
+  for (int e = 0; e < c.rule.all_experts(); ++e) {
+    const int count = offsets[e + 1] - offsets[e], places = expert_tile_places(count, 16);
+    chosen += count > 0;
+    again += count > 0 ? (count + places - 1) / places - 1 : 0;
+  }
+  return 4 * again > chosen;
+}
+
 ExpertShape shape_of(const RouteCase& c) {
   return {.experts = c.rule.all_experts(), .k = c.rule.of_row(), .hidden = 16, .ffn = 16, .rows = c.rows};
 }
@@ -134,6 +146,12 @@ TEST_P(RouteTest, ChoosesAsTheHostDoes) {
   call.tile_places = 192;
   plan_experts(call, nullptr);
   expect_plan(memory.plan, c, 192);
+  call.tile_places = 16;
+  call.crowded_places = 64;
+  plan_experts(call, nullptr);
+  const bool crowded = from_device(memory.plan.tiles, 1)[0].crowded != 0;
+  EXPECT_EQ(crowded, rows_crowd(memory.plan, c));
+  expect_plan(memory.plan, c, crowded ? 64 : 16);
 }
 
 TEST_P(RouteTest, DiceGiveEveryRowDifferentExperts) {
