@@ -74,27 +74,60 @@ Json point_json(const TuningPoint& p) {
   return json;
 }
 
+// [requests, new tokens, prefix, absorbed us, expanded us]
 LatentFormPoint latent_point_from(const Json& json) {
-  LatentFormPoint point;
-  point.shape = {json.at("num_heads"), json.at("kv_rank"), json.at("nope_dim"),
-                 json.at("rope_dim"), json.at("v_dim"), kv_format_from(json)};
-  point.new_tokens = json.at("new_tokens");
-  point.prefix = json.at("prefix");
-  point.absorbed_us = json.at("absorbed_us");
-  point.expanded_us = json.at("expanded_us");
-  if (point.new_tokens < 1 || point.prefix < 0)
-    throw std::invalid_argument("new_tokens must be above 0, prefix at least 0");
+  if (json.size() != 5) throw std::invalid_argument("a point of latent_forms has five numbers");
+  const LatentFormPoint point = {json.at(0), json.at(1), json.at(2), json.at(3), json.at(4)};
+  if (point.requests < 1 || point.new_tokens < 1 || point.prefix < 0)
+    throw std::invalid_argument("requests and new tokens must be above 0, prefixes at least 0");
   if (!(point.absorbed_us > 0 && point.expanded_us > 0))
-    throw std::invalid_argument("absorbed_us and expanded_us must be above 0");
+    throw std::invalid_argument("times of latent_forms must be above 0");
   return point;
 }
 
-Json latent_point_json(const LatentFormPoint& p) {
-  return {{"num_heads", p.shape.num_heads}, {"kv_rank", p.shape.kv_rank},
-          {"nope_dim", p.shape.nope_dim},   {"rope_dim", p.shape.rope_dim},
-          {"v_dim", p.shape.v_dim},         {"kv_format", std::string(kv_format_name(p.shape.kv_format))},
-          {"new_tokens", p.new_tokens},     {"prefix", p.prefix},
-          {"absorbed_us", p.absorbed_us},   {"expanded_us", p.expanded_us}};
+LatentFormSet latent_set_from(const Json& json) {
+  LatentFormSet set;
+  set.shape = {json.at("num_heads"), json.at("kv_rank"), json.at("nope_dim"),
+               json.at("rope_dim"), json.at("v_dim"), kv_format_from(json)};
+  if (set.shape.num_heads < 1) throw std::invalid_argument("num_heads must be above 0");
+  set.date = json.at("date");
+  for (const Json& point : json.at("points")) set.points.push_back(latent_point_from(point));
+  if (!LatentFormTimes::of(set.points)) {
+    throw std::invalid_argument(
+        "latent_forms need one request of every number of new tokens behind every prefix, and crowds of requests");
+  }
+  return set;
+}
+
+Json latent_set_json(const LatentFormSet& set) {
+  Json json;
+  json["num_heads"] = set.shape.num_heads;
+  json["kv_rank"] = set.shape.kv_rank;
+  json["nope_dim"] = set.shape.nope_dim;
+  json["rope_dim"] = set.shape.rope_dim;
+  json["v_dim"] = set.shape.v_dim;
+  json["kv_format"] = std::string(kv_format_name(set.shape.kv_format));
+  json["date"] = set.date;
+  Json& points = json["points"] = Json::array();
+  for (const LatentFormPoint& p : set.points)
+    points.push_back({p.requests, p.new_tokens, p.prefix, p.absorbed_us, p.expanded_us});
+  return json;
+}
+
+KvFormat in_16_bits_as_bf16(KvFormat format) { return format == KvFormat::f16 ? KvFormat::bf16 : format; }
+
+// Rows of absorbed prompts stand in tiles that hold the heads of whole tokens (attention/cuda/mla/mla_backend.cc): they
+// take as long as so many heads would that fill the tiles.
+double heads_with_idle_rows(int heads) {
+  constexpr int kTileRows = 128;
+  return heads > kTileRows ? heads : static_cast<double>(kTileRows) / (kTileRows / heads);
+}
+
+bool differ_in_heads_alone(LatentFormShape a, LatentFormShape b) {
+  a.num_heads = b.num_heads;
+  a.kv_format = in_16_bits_as_bf16(a.kv_format);
+  b.kv_format = in_16_bits_as_bf16(b.kv_format);
+  return a == b;
 }
 
 }  // namespace
@@ -113,8 +146,8 @@ Result<TuningTable> TuningTable::parse(std::string_view text) {
     }
     TuningTable table(json.at("device"), json.at("date"));
     for (const Json& point : json.at("measurements")) table.add(point_from(point));
-    if (json.contains("latent_prefill")) {
-      for (const Json& point : json.at("latent_prefill")) table.add(latent_point_from(point));
+    if (json.contains("latent_forms")) {
+      for (const Json& set : json.at("latent_forms")) table.add(latent_set_from(set));
     }
     return table;
   } catch (const std::exception& e) {
@@ -141,20 +174,40 @@ std::string TuningTable::to_json() const {
   for (const TuningPoint& point : points_) points.push_back(point_json(point));
   Json json = {{"version", kVersion}, {"device", device_}, {"date", date_},
                {"measurements", points}};
-  if (!latent_points_.empty()) {
+  if (!latent_sets_.empty()) {
     Json latent = Json::array();
-    for (const LatentFormPoint& point : latent_points_) latent.push_back(latent_point_json(point));
-    json["latent_prefill"] = std::move(latent);
+    for (const LatentFormSet& set : latent_sets_) latent.push_back(latent_set_json(set));
+    json["latent_forms"] = std::move(latent);
   }
   return json.dump(1, ' ') + "\n";
 }
 
-LatentFormTimes TuningTable::latent_forms(const HardwareFacts& hardware, const LatentFormShape& shape) const {
+TuningTable::LatentForms TuningTable::latent_forms(const HardwareFacts& hardware, const LatentFormShape& shape) const {
   if (device_ != hardware.name) return {};
-  std::vector<LatentFormPoint> of_shape;
-  std::copy_if(latent_points_.begin(), latent_points_.end(), std::back_inserter(of_shape),
-               [&](const LatentFormPoint& point) { return point.shape == shape; });
-  return LatentFormTimes::of(of_shape).value_or(LatentFormTimes());
+  const LatentFormSet *fewer = nullptr, *more = nullptr;  // or as many
+  for (const LatentFormSet& set : latent_sets_) {
+    if (!differ_in_heads_alone(set.shape, shape) || !LatentFormTimes::of(set.points)) continue;
+    const int heads = set.shape.num_heads;
+    if (heads <= shape.num_heads && (fewer == nullptr || heads > fewer->shape.num_heads)) fewer = &set;
+    if (heads >= shape.num_heads && (more == nullptr || heads < more->shape.num_heads)) more = &set;
+  }
+  if (fewer == nullptr && more == nullptr) return {};
+  const LatentFormSet& low = fewer != nullptr ? *fewer : *more;
+  const LatentFormSet& high = more != nullptr ? *more : low;
+  const int from = low.shape.num_heads, to = high.shape.num_heads;
+  LatentForms out = {.times = *LatentFormTimes::of(low.points), .measurements = {}};
+  if (to > from) {
+    const auto share = [&](double heads) { return std::min(1.0, (heads - from) / (to - from)); };
+    const LatentFormTimes::Shares shares = {.absorbed = share(heads_with_idle_rows(shape.num_heads)),
+                                            .expanded = share(shape.num_heads)};
+    out.times = LatentFormTimes::between(out.times, *LatentFormTimes::of(high.points), shares);
+  } else if (shape.num_heads > from) {
+    out.times = out.times.scaled(static_cast<double>(shape.num_heads) / from);
+  }
+  const std::string heads = to > from ? fmt::format("{} and {} heads", from, to) : fmt::format("{} heads", from);
+  out.measurements =
+      fmt::format("on {}, {}, {}, {} KV", device_, low.date, heads, kv_format_name(low.shape.kv_format));
+  return out;
 }
 
 std::vector<TuningTable::Ranked> TuningTable::ranking(const HardwareFacts& hardware,

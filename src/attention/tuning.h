@@ -47,10 +47,15 @@ class TuningTable {
 
   void add(TuningPoint point) { points_.push_back(std::move(point)); }
   const std::vector<TuningPoint>& points() const { return points_; }
-  void add(const LatentFormPoint& point) { latent_points_.push_back(point); }
-  const std::vector<LatentFormPoint>& latent_points() const { return latent_points_; }
-  // Of this device and shape; empty where they were not measured.
-  LatentFormTimes latent_forms(const HardwareFacts& hardware, const LatentFormShape& shape) const;
+  void add(LatentFormSet set) { latent_sets_.push_back(std::move(set)); }
+  const std::vector<LatentFormSet>& latent_sets() const { return latent_sets_; }
+  struct LatentForms {
+    LatentFormTimes times;     // empty where none fit
+    std::string measurements;  // "on NVIDIA H200, 2026-11-30, 16 and 32 heads, bf16 KV"
+  };
+  // Of this device and a shape. Where its heads were not measured, between those of fewer and of more heads; of fewer
+  // than any, those of the fewest; of more, as much longer as there are more. bf16 and f16 take the same time.
+  LatentForms latent_forms(const HardwareFacts& hardware, const LatentFormShape& shape) const;
   const std::string& device() const { return device_; }
   const std::string& date() const { return date_; }
 
@@ -68,7 +73,7 @@ class TuningTable {
   std::string device_;
   std::string date_;
   std::vector<TuningPoint> points_;
-  std::vector<LatentFormPoint> latent_points_;
+  std::vector<LatentFormSet> latent_sets_;
 };
 
 // The table that this program brings along for a device (tuned/), or null. It decides for

@@ -25,6 +25,7 @@ TuningTable table_for(const std::string& device) {
 }
 
 HardwareFacts cpu() { return named_hardware("cpu").value(); }
+HardwareFacts h200() { return named_hardware("h200").value(); }
 
 ModelFacts model() {
   ModelFacts facts;
@@ -50,28 +51,76 @@ TEST(Tuning, RanksWhatWasMeasuredInEveryBucket) {
   EXPECT_NE(ranked[0].measurements.find("b16 kv 4096 1.60 ms"), std::string::npos);
 }
 
+// 64 and 1024 new tokens, alone and four at once, absorbed in `us` a token.
+LatentFormSet latent_set(int heads, KvFormat format, double us) {
+  LatentFormSet set = {.shape = {heads, 512, 128, 64, 128, format}, .date = "2026-02-03", .points = {}};
+  for (const int requests : {1, 4})
+    for (const int new_tokens : {64, 1024}) set.points.push_back({requests, new_tokens, 0, us * new_tokens, us * 100});
+  return set;
+}
+
 TEST(Tuning, KeepsTimesOfLatentForms) {
-  const LatentFormShape shape = {16, 512, 128, 64, 128, KvFormat::fp8_ds_mla};
+  const LatentFormSet set = latent_set(16, KvFormat::fp8_ds_mla, 1.5);
   TuningTable table(cpu().name, "2026-01-01");
   table.add({{16, 1, 576, KvFormat::fp8_ds_mla, 512}, AttentionPhase::decode, 1, 1, 4096, "fa3", 10});
-  for (const int new_tokens : {64, 1024}) table.add(LatentFormPoint{shape, new_tokens, 0, 1.5 * new_tokens, 100});
+  table.add(set);
   const Result<TuningTable> read = TuningTable::parse(table.to_json());
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(read->points()[0].shape.v_head_dim, 512);
-  const LatentFormTimes times = read->latent_forms(cpu(), shape);
-  ASSERT_FALSE(times.empty());
-  EXPECT_NEAR(times.estimate(64, 0).absorbed_us, 96, 1e-6);
-  EXPECT_NEAR(times.estimate(1024, 0).expanded_us, 100, 1e-6);
-  EXPECT_TRUE(read->latent_forms(named_hardware("h200").value(), shape).empty()) << "another device";
-  LatentFormShape other = shape;
-  other.num_heads = 128;
-  EXPECT_TRUE(read->latent_forms(cpu(), other).empty());
-  std::string broken = table.to_json();
-  broken.replace(broken.find("\"absorbed_us\": 96"), 17, "\"absorbed_us\": -1");
-  EXPECT_EQ(TuningTable::parse(broken).status().code(), StatusCode::data_loss);
+  const TuningTable::LatentForms forms = read->latent_forms(cpu(), set.shape);
+  ASSERT_FALSE(forms.times.empty());
+  EXPECT_EQ(forms.measurements, "on " + cpu().name + ", 2026-02-03, 16 heads, fp8_ds_mla KV");
+  EXPECT_NEAR(forms.times.estimate(1, 64, 0).absorbed_us, 96, 1e-6);
+  EXPECT_NEAR(forms.times.estimate(4, 1024, 0).expanded_us, 150, 1e-6);
+  EXPECT_TRUE(read->latent_forms(h200(), set.shape).times.empty()) << "another device";
+  LatentFormShape other = set.shape;
+  other.kv_format = KvFormat::bf16;
+  EXPECT_TRUE(read->latent_forms(cpu(), other).times.empty());
 }
 
-HardwareFacts h200() { return named_hardware("h200").value(); }
+TEST(Tuning, TakesOtherHeadsFromThoseMeasured) {
+  TuningTable table(cpu().name, "2026-01-01");
+  table.add(latent_set(64, KvFormat::bf16, 7));
+  table.add(latent_set(16, KvFormat::bf16, 1));
+  LatentFormShape shape = {16, 512, 128, 64, 128, KvFormat::f16};
+  const auto forms_of = [&](int heads) {
+    shape.num_heads = heads;
+    return table.latent_forms(cpu(), shape);
+  };
+  const auto times_of = [&](int heads) { return forms_of(heads).times.estimate(1, 64, 0); };
+  EXPECT_NEAR(times_of(16).absorbed_us, 64, 1e-6);
+  EXPECT_NEAR(times_of(40).expanded_us, 4 * 100, 1e-6) << "half of the way";
+  EXPECT_NEAR(times_of(32).absorbed_us, 3 * 64, 1e-6) << "a third of the way";
+  EXPECT_NEAR(times_of(48).absorbed_us, 7 * 64, 1e-6) << "two tokens in a tile of 128 rows, as of 64 heads";
+  EXPECT_NEAR(times_of(4).absorbed_us, 64, 1e-6) << "as with the fewest";
+  EXPECT_NEAR(times_of(128).absorbed_us, 14 * 64, 1e-6) << "twice the most";
+  EXPECT_EQ(forms_of(40).measurements, "on " + cpu().name + ", 2026-02-03, 16 and 64 heads, bf16 KV");
+  EXPECT_EQ(forms_of(64).measurements, "on " + cpu().name + ", 2026-02-03, 64 heads, bf16 KV");
+}
+
+TEST(Tuning, BadTimesOfLatentFormsAreNamed) {
+  const std::string begin = R"({"version": 1, "device": "x", "date": "y", "measurements": [], "latent_forms": [{)"
+                            R"("num_heads": 16, "kv_rank": 512, "nope_dim": 128, "rope_dim": 64, "v_dim": 128, )"
+                            R"("kv_format": "bf16", "date": "y", "points": [)";
+  const auto message = [&](const std::string& points) {
+    const Result<TuningTable> table = TuningTable::parse(begin + points + "]}]}");
+    return table.ok() ? std::string() : table.status().message();
+  };
+  EXPECT_EQ(message("[1, 64, 0, 5, 6], [4, 64, 0, 5, 6]"), "");
+  for (const auto& [points, wanted] : {std::pair{"[1, 64, 0, 5, 6]", "crowds of requests"},
+                                       {"[4, 64, 0, 5, 6], [8, 64, 0, 5, 6]", "need one request"},
+                                       {"[1, 64, 0, 5, 6], [4, 32, 0, 5, 6]", "of every number of new tokens"},
+                                       {"[1, 64, 0, 5, 6], [4, 64, 0, -5, 6]", "must be above 0"},
+                                       {"[1, 64, 0, 0, 6], [4, 64, 0, 5, 6]", "must be above 0"},
+                                       {"[0, 64, 0, 5, 6], [4, 64, 0, 5, 6]", "requests and new tokens"},
+                                       {"[1, 64, -1, 5, 6], [4, 64, 0, 5, 6]", "prefixes at least 0"},
+                                       {"[1, 64, 0, 5], [4, 64, 0, 5, 6]", "five numbers"},
+                                       {"7", "five numbers"},
+                                       {R"([1, 64, 0, "a", 6])", "not a tuning file"},
+                                       {"", "crowds of requests"}}) {
+    EXPECT_NE(message(points).find(wanted), std::string::npos) << points << ": " << message(points);
+  }
+}
 
 TEST(Tuning, TablesOfTheProgramAreReadAndDecideForAuto) {
   const TuningTable* const table = builtin_tuning(h200().name);

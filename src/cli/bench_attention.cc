@@ -17,6 +17,7 @@
 #include "cli/measure_latent.h"
 #include "cli/model_facts.h"
 #include "device/cpu/cpu_info.h"
+#include "engine/latent_plan.h"
 #include "engine/start_device.h"
 
 namespace warpweave {
@@ -203,14 +204,24 @@ Status tune_latent_forms(const ModelConfig& config, const ModelFacts& model, con
   asked.kv_cache_dtype = flags.kv_format;
   asked.page_size = flags.page_size;
   WW_ASSIGN_OR_RETURN(const Resolved attention, select_attention(device.facts, model, asked));
-  const DType dtype = model.dtype == ModelDType::f16 ? DType::f16 : DType::bf16;
-  return measure_latent_forms(
-      {.config = config, .attention = attention, .dtype = dtype, .max_seconds = flags.max_seconds},
-      [&](const LatentFormPoint& point) {
-        std::fprintf(stderr, "prompt q %-6d prefix %-6d absorbed %10.1f us   expanded %10.1f us\n", point.new_tokens,
-                     point.prefix, point.absorbed_us, point.expanded_us);
-        table.add(point);
-      });
+  const LatentFormShape shape = latent_form_shape(config, attention.kv_format);
+  LatentFormSet set = {.shape = shape, .date = table.date(), .points = {}};
+  const std::vector<LatentFormPoint> points = latent_points(config.max_position_embeddings);
+  std::vector<LatentStep> steps;
+  for (const LatentFormPoint& p : points) steps.push_back(LatentStep(p.requests, {p.new_tokens, p.prefix}));
+  const LatentMeasurement measurement = {.config = config,
+                                         .attention = attention,
+                                         .dtype = model.dtype == ModelDType::f16 ? DType::f16 : DType::bf16};
+  WW_RETURN_IF_ERROR(measure_latent_steps(measurement, steps, [&](size_t i, const LatentFormTimes::Pair& pair) {
+    LatentFormPoint point = points[i];
+    point.absorbed_us = pair.absorbed_us;
+    point.expanded_us = pair.expanded_us;
+    std::fprintf(stderr, "prompts %-3d q %-6d prefix %-6d absorbed %10.1f us   expanded %10.1f us\n", point.requests,
+                 point.new_tokens, point.prefix, point.absorbed_us, point.expanded_us);
+    set.points.push_back(point);
+  }));
+  if (!set.points.empty()) table.add(std::move(set));
+  return {};
 }
 
 int run_tune(const BenchFlags& flags) {
@@ -245,10 +256,12 @@ int run_tune(const BenchFlags& flags) {
     return fail(Status::invalid_argument(fmt::format("--output {}: cannot be written", flags.output)),
                 kExitFailed);
   }
+  size_t measurements = table.points().size();
+  for (const LatentFormSet& set : table.latent_sets()) measurements += set.points.size();
   std::printf(
       "%s: %zu measurements; use it with: warpweave serve --attention-backend auto "
       "--attention-tuning-file %s\n",
-      flags.output.c_str(), table.points().size() + table.latent_points().size(), flags.output.c_str());
+      flags.output.c_str(), measurements, flags.output.c_str());
   return 0;
 }
 

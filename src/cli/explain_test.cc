@@ -377,6 +377,8 @@ TEST(Explain, SaysWhereLatentPromptsChangeTheirForm) {
   };
   EXPECT_NE(reason_on("h200").find("expanded from "), std::string::npos) << reason_on("h200");
   EXPECT_NE(reason_on("h200").find("behind 32768 cached"), std::string::npos) << reason_on("h200");
+  EXPECT_NE(reason_on("h200").find("by the times of both forms measured on NVIDIA H200"), std::string::npos);
+  EXPECT_NE(reason_on("h100").find("by counting multiplications"), std::string::npos) << reason_on("h100");
   EXPECT_NE(reason_on("cpu").find("absorbed, the only form here"), std::string::npos) << reason_on("cpu");
   const std::string without = reason_on("h200", {"--disable-chunked-prefix-cache"});
   EXPECT_NE(without.find("new tokens, never behind cached ones (--disable-chunked-prefix-cache)"), std::string::npos)

@@ -185,9 +185,10 @@ Result<double> measure_attention_on_gpu(AttentionBackend& backend, const TuningS
   if (graphs) {
     WW_ASSIGN_OR_RETURN(graph, captured(backend, gpu));
   }
-  WW_ASSIGN_OR_RETURN(const double us, median_gpu_us(gpu.stream(), 4 * options.max_repeats, options.max_seconds, [&] {
-    return graphs ? launch_graph(graph.get(), gpu.stream(), "a measurement") : gpu.forward(backend);
-  }));
+  const GpuTimesOptions times = {.max_repeats = 4 * options.max_repeats, .max_seconds = options.max_seconds};
+  WW_ASSIGN_OR_RETURN(const double us, median_gpu_us(gpu.stream(), times, [&] {
+                        return graphs ? launch_graph(graph.get(), gpu.stream(), "a measurement") : gpu.forward(backend);
+                      }));
   return us / gpu.layers();
 }
 

@@ -2,6 +2,9 @@
 
 namespace warpweave {
 
-Status measure_latent_forms(const LatentMeasurement&, const std::function<void(const LatentFormPoint&)>&) { return {}; }
+Status measure_latent_steps(const LatentMeasurement&, std::span<const LatentStep>,
+                            const std::function<void(size_t, const LatentFormTimes::Pair&)>&) {
+  return {};
+}
 
 }  // namespace warpweave

@@ -12,20 +12,23 @@ namespace {
 
 constexpr int kMostNewTokens = 8192;
 constexpr int kPrefixes[] = {0, 4096, 32768};
+constexpr int kCrowd = 16;
 // As of a step of kMostNewTokens (model/layers/gpu_latent_prefill.cc).
 constexpr int64_t kCapacityRows = 2 * kMostNewTokens;
 
-// "from 97 new tokens, from 300 behind 4096 cached ones".
+// "from 97 new tokens, from 300 behind 4096 cached, 16 prompts at once from 40".
 std::string crossings(const LatentPrefillShape& shape, int context_len) {
   std::string text;
   for (const int prefix : kPrefixes) {
     if (prefix >= context_len || (prefix > 0 && !shape.expands_prefixes)) break;
-    const std::optional<int> first = first_expanded(shape, prefix, kMostNewTokens);
+    const std::optional<int> first = first_expanded(shape, 1, prefix, kMostNewTokens);
     text += text.empty() ? "" : ", ";
     text += first ? fmt::format("from {} new tokens", *first) : "never";
     if (prefix > 0) text += fmt::format(" behind {} cached", prefix);
   }
   if (!shape.expands_prefixes) text += ", never behind cached ones (--disable-chunked-prefix-cache)";
+  if (const std::optional<int> first = first_expanded(shape, kCrowd, 0, kMostNewTokens / kCrowd))
+    text += fmt::format(", {} prompts at once from {} each", kCrowd, *first);
   return text;
 }
 
@@ -58,13 +61,13 @@ void plan_latent_forms(const ServerArgs& args, const ModelConfig& config, const 
     return;
   }
   const TuningTable* table = target.tuning != nullptr ? target.tuning : builtin_tuning(target.hardware.name);
-  if (table != nullptr)
-    plan.latent_forms = table->latent_forms(target.hardware, latent_form_shape(config, attention.kv_format));
+  TuningTable::LatentForms found;
+  if (table != nullptr) found = table->latent_forms(target.hardware, latent_form_shape(config, attention.kv_format));
+  plan.latent_forms = std::move(found.times);
   shape.measured = &plan.latent_forms;
   const std::string expanded = "expanded " + crossings(shape, plan.context_len) + ", else absorbed; ";
   if (!plan.latent_forms.empty()) {
-    attention.reasons.push_back(
-        what + expanded + fmt::format("by the times of both forms measured on {}, {}", table->device(), table->date()));
+    attention.reasons.push_back(what + expanded + "by the times of both forms measured " + found.measurements);
   } else {
     attention.reasons.push_back(what + expanded +
                                 fmt::format("by counting multiplications: no table has times of {} heads with {} KV "

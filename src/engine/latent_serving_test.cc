@@ -93,15 +93,14 @@ std::vector<float> prompt_logprobs(ServedModel& served, const Ids& prompt) {
 // A file of times by which prompts of tale-mla expand whatever is cached; by counting they would not behind a prefix.
 std::string always_expanded(const TemporaryFolder& folder, KvFormat format) {
   TuningTable table(resolve_device("cuda").value()->facts.name, "2026-11-30");
-  for (const int new_tokens : {2, 4096}) {
+  LatentFormSet set = {.shape = {4, 512, 128, 64, 128, format}, .date = table.date(), .points = {}};
+  for (const int requests : {1, 16}) {
     for (const int prefix : {0, 4096}) {
-      table.add(LatentFormPoint{.shape = {4, 512, 128, 64, 128, format},
-                                .new_tokens = new_tokens,
-                                .prefix = prefix,
-                                .absorbed_us = 1000,
-                                .expanded_us = 1});
+      set.points.push_back(
+          {.requests = requests, .new_tokens = 2, .prefix = prefix, .absorbed_us = 1000, .expanded_us = 1});
     }
   }
+  table.add(std::move(set));
   const std::string path = folder.path() / (std::string(kv_format_name(format)) + ".json");
   std::ofstream(path) << table.to_json();
   return path;

@@ -46,7 +46,8 @@ struct LatentPrefillPlan {
 LatentPrefillPlan plan_latent_prefill(const LatentPrefillShape& shape, std::span<const int32_t> q_indptr,
                                       std::span<const int32_t> kv_lens);
 
-// From how many new tokens on one request behind `prefix` cached ones expands; nullopt: up to `most` it does not.
-std::optional<int> first_expanded(const LatentPrefillShape& shape, int prefix, int most);
+// From how many new tokens of each on `requests` alike expand, each behind `prefix` cached ones; nullopt: up to `most`
+// they do not.
+std::optional<int> first_expanded(const LatentPrefillShape& shape, int requests, int prefix, int most);
 
 }  // namespace warpweave

@@ -5,6 +5,9 @@
 #include <optional>
 #include <vector>
 
+#include "attention/select.h"
+#include "attention/tuning.h"
+
 namespace warpweave {
 namespace {
 
@@ -79,10 +82,15 @@ TEST(LatentPrefillPlan, NothingExpandsThatDoesNotFit) {
 // A device on which expanding is so fast that even a few rows expand, or so slow that nothing does.
 LatentFormTimes measured(double expanded_us_a_token) {
   std::vector<LatentFormPoint> points;
-  for (const int new_tokens : {16, 4096}) {
-    for (const int prefix : {0, 32768}) {
-      points.push_back({.shape = {}, .new_tokens = new_tokens, .prefix = prefix, .absorbed_us = 1.0 * new_tokens,
-                        .expanded_us = expanded_us_a_token * new_tokens + 100});
+  for (const int requests : {1, 16}) {
+    for (const int new_tokens : {16, 4096}) {
+      for (const int prefix : {0, 32768}) {
+        points.push_back({.requests = requests,
+                          .new_tokens = new_tokens,
+                          .prefix = prefix,
+                          .absorbed_us = 1.0 * requests * new_tokens,
+                          .expanded_us = expanded_us_a_token * requests * new_tokens + 100});
+      }
     }
   }
   return *LatentFormTimes::of(points);
@@ -95,9 +103,9 @@ TEST(LatentPrefillPlan, MeasuredTimesDecideWhereThereAreSome) {
   EXPECT_TRUE(plan_latent_prefill(shape, q_indptr, kv_lens).expands) << "by counting";
   shape.measured = &slow;
   EXPECT_FALSE(plan_latent_prefill(shape, q_indptr, kv_lens).expands);
-  EXPECT_EQ(first_expanded(shape, 0, 8192), std::nullopt);
+  EXPECT_EQ(first_expanded(shape, 1, 0, 8192), std::nullopt);
   shape.measured = &fast;
-  const std::optional<int> first = first_expanded(shape, 0, 8192);
+  const std::optional<int> first = first_expanded(shape, 1, 0, 8192);
   ASSERT_TRUE(first.has_value());
   EXPECT_GT(*first, 16);
   EXPECT_LT(*first, 400) << "0.1 us a token and 100 us meet 1 us a token between what was measured";
@@ -112,6 +120,53 @@ TEST(LatentPrefillPlan, RequestsAreAddedUp) {
   EXPECT_FALSE(plan_latent_prefill(shape, one, one_len).expands);
   const int32_t two[] = {0, 20, 4020}, two_lens[] = {20, 4000};
   EXPECT_TRUE(plan_latent_prefill(shape, two, two_lens).expands);
+}
+
+// One prompt of 128 tokens leaves the GPU idle between launches, of which the expanded form has more; 16 fill it.
+TEST(LatentPrefillPlan, ShortPromptsCountAsTheCrowdThatTheyAre) {
+  const std::vector<LatentFormPoint> points = {
+      {.requests = 1, .new_tokens = 128, .prefix = 0, .absorbed_us = 60, .expanded_us = 70},
+      {.requests = 1, .new_tokens = 2048, .prefix = 0, .absorbed_us = 500, .expanded_us = 250},
+      {.requests = 16, .new_tokens = 128, .prefix = 0, .absorbed_us = 300, .expanded_us = 200},
+      {.requests = 16, .new_tokens = 2048, .prefix = 0, .absorbed_us = 8000, .expanded_us = 4000}};
+  const std::optional<LatentFormTimes> times = LatentFormTimes::of(points);
+  ASSERT_TRUE(times.has_value());
+  const LatentPrefillShape shape = {.rank = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128, .capacity_rows = 1 << 20, .measured = &*times};
+  const auto expands = [&](int prompts) {
+    std::vector<int32_t> q_indptr = {0};
+    for (int r = 0; r < prompts; ++r) q_indptr.push_back(q_indptr.back() + 128);
+    return plan_latent_prefill(shape, q_indptr, std::vector<int32_t>(prompts, 128)).expands;
+  };
+  EXPECT_FALSE(expands(1));
+  EXPECT_FALSE(expands(2)) << "76 us absorbed, 79 expanded";
+  EXPECT_TRUE(expands(4)) << "108 and 96";
+  EXPECT_TRUE(expands(16));
+  EXPECT_TRUE(expands(60));
+  const int32_t beside_others[] = {0, 128, 129, 130}, lens[] = {128, 9000, 9000};
+  EXPECT_FALSE(plan_latent_prefill(shape, beside_others, lens).expands) << "decode rows are no prompts";
+}
+
+// By the program's own table; microseconds as measured for it (docs/gpu-tuning.md).
+TEST(LatentPrefillPlan, TakesTheFasterFormOnAnH200) {
+  const HardwareFacts h200 = named_hardware("h200").value();
+  const auto expands = [&](int heads, int prompts, int new_tokens, int prefix) {
+    const LatentFormShape shape = {heads, 512, 128, 64, 128, KvFormat::bf16};
+    const LatentFormTimes times = builtin_tuning(h200.name)->latent_forms(h200, shape).times;
+    EXPECT_FALSE(times.empty()) << heads;
+    std::vector<int32_t> q_indptr = {0};
+    for (int r = 0; r < prompts; ++r) q_indptr.push_back(q_indptr.back() + new_tokens);
+    const std::vector<int32_t> kv_lens(prompts, prefix + new_tokens);
+    return plan_latent_prefill({.num_heads = heads, .rank = 512, .nope_dim = 128, .rope_dim = 64, .v_dim = 128, .capacity_rows = 24576, .measured = &times}, q_indptr, kv_lens).expands;
+  };
+  EXPECT_TRUE(expands(16, 1, 512, 32768)) << "982 absorbed, 800 expanded";
+  EXPECT_TRUE(expands(128, 1, 512, 32768)) << "7,826 and 4,251";
+  EXPECT_FALSE(expands(16, 1, 512, 1024)) << "120 and 137";
+  EXPECT_TRUE(expands(16, 4, 512, 1024)) << "309 and 260";
+  EXPECT_FALSE(expands(16, 1, 64, 0)) << "60 and 62";
+  EXPECT_TRUE(expands(16, 16, 128, 0)) << "188 and 157";
+  EXPECT_FALSE(expands(16, 1, 128, 4096)) << "102 and 185";
+  EXPECT_TRUE(expands(40, 1, 2048, 0)) << "between 16 and 64 heads";
+  EXPECT_FALSE(expands(40, 1, 16, 32768));
 }
 
 TEST(LatentPrefillPlan, AFormMayBeAskedFor) {
@@ -136,7 +191,7 @@ TEST(LatentPrefillPlan, PrefixesMayBeLeftAsTheyLie) {
   EXPECT_FALSE(plan_latent_prefill(shape, q_indptr, behind_one).expands);
   shape.form = LatentForm::expanded;
   EXPECT_FALSE(plan_latent_prefill(shape, q_indptr, behind_one).expands);
-  EXPECT_EQ(first_expanded(shape, 1, 8192), std::nullopt);
+  EXPECT_EQ(first_expanded(shape, 1, 1, 8192), std::nullopt);
 }
 
 TEST(LatentPrefillPlan, SinglesAreARangeOfRows) {
