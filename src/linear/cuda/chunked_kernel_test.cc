@@ -45,6 +45,9 @@ class HostDevice : public LinearDevice {
 
   void decode(const LinearParams& given, void*) override {
     LinearParams p = given;
+    if (slices_take(p)) {
+      return slices_grid(p, 4, [&]<class C>(int x, int y) { run(x, y, C::kThreads, C::kSmemBytes, [&] { decode_slice<C>(p, cuda::smem); }); });
+    }
     decode_grid(p, 4, [&]<class C>() {
       const DecodeLaunch launch = decode_launch<C>(p, 4);
       p.decode_blocks = launch.blocks, p.decode_units = launch.units, p.decode_by_turns = launch.by_turns;
@@ -200,6 +203,24 @@ TEST(ChunkedLinearKernel, DraftedNodesHaveDecodesBits) {
     for (const LinearAttnCase& c : testing_linear::chains_cases(kind)) {
       const auto result = testing_linear::run_drafted_and_decoded(kernel, c);
       EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << c.name << ": " << result.text;
+    }
+  }
+}
+
+// By slices, of q, k and v as the recurrence has them and in bf16.
+TEST(ChunkedLinearKernel, DecodeInSlices) {
+  ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::random), false);
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    for (const auto& [k_dim, v_dim] : {std::pair{128, 96}, {64, 80}}) {
+      for (const DType activation : {DType::f32, DType::f16, DType::bf16}) {
+        LinearAttnCase c{.name = {}, .phase = LinearAttnPhase::decode, .shape = {kind, 1, 3, k_dim, v_dim}, .lengths = std::vector<int>(12, 1)};
+        c.lengths[4] = -1;
+        c.start = testing_linear::Start::elsewhere;
+        c.activation = c.out = activation;
+        c.gates = k_dim == 128;
+        const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
+        EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << k_dim << " " << static_cast<int>(activation) << " " << result.text;
+      }
     }
   }
 }

@@ -16,8 +16,9 @@ std::unique_ptr<LinearAttnKernelBase> make_cuda_linear_kernel(bool wgmma);
 std::vector<LinearAttnBackend> cuda_linear_attn_backends();
 std::unique_ptr<LinearDevice> make_cuda_device();
 
-// One file each (decode.cu, recurrent.cu, recurrent_extend.cu, prepare_*.cu, scan_*.cu).
+// One file each (decode.cu, decode_slices.cu, recurrent.cu, recurrent_extend.cu, prepare_*.cu, scan_*.cu).
 void launch_decode(const LinearParams& p, cudaStream_t stream);
+void launch_decode_slices(const LinearParams& p, cudaStream_t stream);
 void launch_commit(const LinearParams& p, cudaStream_t stream);
 void launch_extend_exactly(const LinearParams& p, cudaStream_t stream);
 void launch_verify_few(const LinearParams& p, bool f16, cudaStream_t stream);

@@ -18,6 +18,7 @@ __global__ void __launch_bounds__(C::kThreads, C::kBlocks) decode_kernel(const _
 }  // namespace
 
 void launch_decode(const LinearParams& given, cudaStream_t stream) {
+  if (slices_take(given)) return launch_decode_slices(given, stream);
   decode_grid(given, gpu::num_sms(), [&]<class C>() {
     static SharedMemoryLimit limit;
     limit.raise(decode_kernel<C>, decode_shared_bytes<C>(C::kStages));  // where this fails, so does the launch

@@ -1,5 +1,5 @@
-// Decode, a stream: the state comes into shared memory by cp.async steps ahead of its use, goes through
-// registers once and back to memory, so that its bytes are under way all the time.
+// Decode, where decode_slices.cuh does not take it, a stream: the state comes into shared memory by cp.async steps ahead of its use, goes
+// through registers once and back to memory, so that its bytes are under way all the time.
 //
 // A step is kRows rows of one head's state; kLanes lanes share a row, a thread copies what it will read itself, so that no step
 // has a barrier. A unit is a head's steps, or some of them. Blocks take the batch's units by turns, so that what all of them read
@@ -71,10 +71,6 @@ struct DecodePlace {
     step = steps * of_head / p.decode_units, end = steps * (of_head + 1) / p.decode_units;
   }
 };
-
-// States are read as evict_last (what createpolicy makes of that, from sm_80 on), so that their lines may still be in the L2 when they
-// are written: in 2 % less time (H200, f32, 64 requests of 32 heads).
-inline constexpr ptx::u64 kEvictLast = 0x14F0000000000000;
 
 template <class C>
 class DecodeBlock {

@@ -203,7 +203,7 @@ TEST_P(LinearGpu, DecodeGivesARequestTheSameBitsInAnyBatch) {
     for (const DType state : {DType::f32, DType::bf16}) {
       for (const bool norm : {false, true}) {
         for (const int k_dim : {64, 96, 128, 192, 256}) same_bits({kind, 16, 16, k_dim, 128}, state, norm);
-        for (const int k_dim : {64, 128}) same_bits({kind, 16, 16, k_dim, 64}, state, norm);
+        for (const int k_dim : {64, 128}) same_bits({kind, 16, 16, k_dim, 64}, state, norm), same_bits({kind, 16, 64, k_dim, 64}, state, norm);
       }
     }
   }
