@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "linear/cuda/prompt_forms.h"
+
 namespace warpweave::linear {
 namespace {
 
@@ -16,10 +18,6 @@ struct SegmentRule {
 };
 constexpr SegmentRule kSegmentsOfGdn = {8192, 2048, 8192, 5}, kSegmentsOfKda = {32768, 2048, 16384, 6};
 SegmentRule segment_rule(const LinearParams& p) { return p.decay_channels > 1 ? kSegmentsOfKda : kSegmentsOfGdn; }
-
-// One launch: what it takes at any number of requests, and what share of its blocks' time has to be of use (H200, 2 to 32 v heads).
-constexpr int kMostTokensOneLaunch = 256;
-constexpr double kLeastShareOneLaunch = 0.8;
 
 // Pieces of prompts, microseconds (H200, 2 to 16 v heads, 128 x 128): a chunk of a scan; a chunk where ends are sought, and what every
 // block of a multiprocessor adds to it; a step of join_pieces; what pieces take besides; what they have to save. Of a token and head,
@@ -260,10 +258,15 @@ void ChunkedLinearKernel::chunks(const LinearAttnCall& call, bool writes_state) 
     p.work.list_first = w.list_first;
     device_->list_chunks(p, call.stream);
   }
+  const int in_one = call.any_form && wgmma_ && fused_takes(p) ? heads_in_one_launch(p, device_->multiprocessors()) : 0;
+  if (in_one > 0) device_->prepare_and_scan(heads_of(p, 0, in_one), element, call.stream);
+  if (in_one < p.v_heads) in_two_launches(heads_of(p, in_one, p.v_heads - in_one), element, call);
+  norm(call, p);
+}
+
+void ChunkedLinearKernel::in_two_launches(LinearParams p, DType element, const LinearAttnCall& call) {
   const ScanShape shape = scan_shape(p);
-  if (call.any_form && shape.wgmma && fused_takes(p) && one_launch(p, shape)) {
-    device_->prepare_and_scan(p, element, call.stream);
-  } else if (call.any_form && cut_in_pieces(p, shape)) {
+  if (call.any_form && cut_in_pieces(p, shape)) {
     device_->prepare(p, element, call.stream);
     device_->piece_ends(p, element, call.stream);
     device_->join_pieces(p, call.stream);
@@ -271,21 +274,9 @@ void ChunkedLinearKernel::chunks(const LinearAttnCall& call, bool writes_state) 
   } else if (in_segments(p, shape)) {
     segments(p, element, shape, call.stream);
   } else {
-    if (call.batch->num_tokens > 0) device_->prepare(p, element, call.stream);
+    if (p.batch.num_tokens > 0) device_->prepare(p, element, call.stream);
     device_->scan(p, element, shape, call.stream);
   }
-  norm(call, p);
-}
-
-// Where prompts are short, so that launches are much of their time; else where blocks, of which each goes through whole prompts,
-// have about as many chunks each: heads of requests for most multiprocessors in the last round, too, and of like lengths.
-bool ChunkedLinearKernel::one_launch(const LinearParams& p, const ScanShape& shape) const {
-  const LinearAttnBatch& batch = p.batch;
-  if (batch.max_q_tokens <= kMostTokensOneLaunch) return true;
-  const int64_t pairs = int64_t{batch.num_requests} * p.v_heads, blocks = device_->multiprocessors();
-  const int64_t rounds = (pairs + blocks - 1) / blocks;
-  const auto at_best = static_cast<double>(batch.num_tokens * p.v_heads), as_it_is = static_cast<double>(rounds * blocks * batch.max_q_tokens);
-  return shape.groups == 2 && at_best >= kLeastShareOneLaunch * as_it_is;
 }
 
 // Cuts prompts into pieces where that is faster by reckoning. A launch takes as many rounds as it has blocks for each multiprocessor;

@@ -17,8 +17,8 @@ namespace warpweave::linear {
 const LinearAttnKernelCaps& chunked_kernel_caps(bool wgmma);
 
 // The kernels' bits depend on a request's own tokens alone, but where a call says any_form: then extend prepares and scans GDN's
-// chunks of 128 x 128 in one launch where that is faster, which rounds elsewhere than the two launches do, or cuts long prompts of few
-// heads into pieces (Pieces in linear_params.h). How many columns a block of those has differs, too, but changes no sum.
+// chunks of 128 x 128, of all heads or some, in one launch where that is faster, which rounds elsewhere than the two launches do, or
+// cuts long prompts of few heads into pieces (Pieces in linear_params.h). How many columns a block of those has differs, too, but changes no sum.
 class ChunkedLinearKernel : public LinearAttnKernelBase {
  public:
   ChunkedLinearKernel(std::unique_ptr<LinearDevice> device, bool wgmma);
@@ -34,7 +34,7 @@ class ChunkedLinearKernel : public LinearAttnKernelBase {
   void chunks(const LinearAttnCall& call, bool writes_state);
   void recurrent(const LinearAttnCall& call, RecurrentMode mode);
   void norm(const LinearAttnCall& call, const LinearParams& p);
-  bool one_launch(const LinearParams& p, const ScanShape& shape) const;
+  void in_two_launches(LinearParams p, DType element, const LinearAttnCall& call);
   bool cut_in_pieces(LinearParams& p, const ScanShape& shape) const;
   bool in_segments(const LinearParams& p, const ScanShape& shape) const;
   void segments(LinearParams& p, DType element, const ScanShape& shape, void* stream);

@@ -23,6 +23,7 @@
 #include "attention/cuda/testing/shared_array.h"
 
 #include "linear/cuda/launch_grids.h"
+#include "linear/cuda/prompt_forms.h"
 #include "linear/cuda/recurrent_verify.cuh"
 #include "linear/cuda/testing/slack.h"
 #include "linear/testing/suite.h"
@@ -373,7 +374,7 @@ TEST(ChunkedLinearKernel, OneLaunch) {
   HostDevice::one_launches = 0;
   for (const Order order : {Order::ascending, Order::descending, Order::random}) {
     ChunkedLinearKernel kernel(std::make_unique<HostDevice>(order), true);
-    LinearAttnCase c{.name = "fused", .shape = {LinearAttnKind::gdn, 1, 2, 128, 128}, .lengths = {200, 3, -70, 0, 64}};
+    LinearAttnCase c{.name = "fused", .shape = {LinearAttnKind::gdn, 1, 2, 128, 128}, .lengths = {200, 190, -180, 0, 150, 3}};
     if (order == Order::descending) c.lengths = {300, 310, 290, 305};
     c.any_form = true;
     c.activation = c.out = order == Order::descending ? DType::f16 : DType::bf16;
@@ -394,6 +395,36 @@ TEST(ChunkedLinearKernel, OneLaunch) {
     EXPECT_TRUE(testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)}).passed()) << any_form;
   }
   EXPECT_EQ(HostDevice::one_launches, 3);
+}
+
+// What fills the device in one launch, the heads that are left in two.
+TEST(ChunkedLinearKernel, HeadsSharedOutAmongForms) {
+  const int before = HostDevice::one_launches;
+  ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::ascending), true);
+  LinearAttnCase c{.name = "shared out", .shape = {LinearAttnKind::gdn, 5, 5, 128, 128}, .lengths = {2560}, .start = testing_linear::Start::own_slot};
+  c.any_form = c.gates = true;
+  c.activation = c.out = DType::bf16;
+  const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
+  EXPECT_TRUE(result.passed()) << result.text;
+  EXPECT_EQ(HostDevice::one_launches, before + 1);
+}
+
+// Heads in one launch of prompts of 128 x 128 on 132 multiprocessors, as timed on an H200.
+TEST(ChunkedLinearKernel, FormsOfPrompts) {
+  const auto heads = [](int k_heads, int v_heads, int requests, int longest, int64_t tokens) {
+    LinearParams p;
+    p.k_heads = k_heads, p.v_heads = v_heads, p.heads_per_k = v_heads / k_heads, p.k_dim = p.v_dim = 128;
+    p.batch.num_requests = requests, p.batch.max_q_tokens = longest, p.batch.num_tokens = tokens;
+    return heads_in_one_launch(p, 132);
+  };
+  EXPECT_EQ(heads(16, 32, 1, 256, 256), 32);  // short
+  EXPECT_EQ(heads(16, 32, 64, 256, 16384), 32);
+  EXPECT_EQ(heads(16, 32, 1, 4096, 4096), 0);  // few
+  EXPECT_EQ(heads(16, 32, 2, 4096, 8192), 0);
+  EXPECT_EQ(heads(16, 16, 6, 5599, 33594), 16);  // 96 blocks
+  EXPECT_EQ(heads(16, 32, 8, 4096, 32768), 32);  // 256 of 264
+  EXPECT_EQ(heads(16, 32, 5, 4096, 20480), 26);  // 130 and the other 30
+  EXPECT_EQ(heads(16, 16, 8, 4096, 4608), 0);    // of one long prompt and seven short ones
 }
 
 TEST(ChunkedLinearKernel, TileGdn) { expect_all_pass(false, Order::ascending, LinearAttnKind::gdn); }

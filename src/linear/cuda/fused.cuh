@@ -1,5 +1,5 @@
 // A prompt's chunks in one launch: what chunk_prepare leaves in memory for chunk_scan stays in the shared memory of the
-// multiprocessor that reads it. GDN of 128 x 128; chosen where requests and heads fill the device (chunked_kernel.cc).
+// multiprocessor that reads it. GDN of 128 x 128; prompt_forms.h says for which heads.
 //
 // Of a block's four groups of 128 threads two multiply the state (fused_states.cuh, 64 columns of V each), one makes T and P of the
 // chunks ahead of them (fused_prepare.cuh), and of the last one warp brings k and q (TMA) and three find what tokens are multiplied

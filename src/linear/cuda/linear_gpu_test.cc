@@ -175,6 +175,31 @@ TEST_P(LinearGpu, SameBitsAgain) {
   }
 }
 
+// 26 heads in one launch, the other 6 in two: as in two launches.
+TEST_P(LinearGpu, HeadsSharedOutAmongForms) {
+  const auto kernel = make_cuda_linear_kernel(GetParam());
+  RandomCall call(*kernel, {LinearAttnKind::gdn, 16, 32, 128, 128}, {5, 3000, 5}, DType::f32);
+  kernel->extend(call.call);
+  const auto expected = call.out();
+  const auto expected_state = call.state();
+  call.forget();
+  call.call.any_form = true;
+  kernel->extend(call.call);
+  const auto found = call.out();
+  const auto found_state = call.state();
+  double error = 0, size = 0, state_error = 0, state_size = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double x = bf16_to_f32(expected[i]), d = bf16_to_f32(found[i]) - x;
+    error += d * d, size += x * x;
+  }
+  for (size_t i = 0; i < expected_state.size(); ++i) {
+    const double d = found_state[i] - expected_state[i];
+    state_error += d * d, state_size += double{expected_state[i]} * expected_state[i];
+  }
+  EXPECT_LT(std::sqrt(error / size), 0.01);
+  EXPECT_LT(std::sqrt(state_error / state_size), 0.01);
+}
+
 // 64 requests are of one form of the kernel, and the first of them alone of another.
 TEST_P(LinearGpu, DecodeGivesARequestTheSameBitsInAnyBatch) {
   constexpr int kSteps = 3;
