@@ -79,6 +79,25 @@ TEST_P(DeterministicServing, SameBitsInEveryCircumstance) {
       << "no cache, one thread";
 }
 
+// Each computed a second time, what it had said before as a part of the prompt.
+TEST_P(DeterministicServing, SameBitsWhereRequestsAreRetracted) {
+  if (GetParam().device != "cpu") GTEST_SKIP() << "not run on GPUs yet";
+  constexpr int kAnswer = 60;
+  const std::vector<std::vector<int32_t>> all = crowd();
+  ServerArgs wide = args(), tight = args();
+  wide.max_total_tokens = 4096;
+  ServedModel roomy = tale::serve(wide);
+  tight.max_total_tokens = 448;  // pages of 64 are the largest
+  tight.schedule_conservativeness = 0.05;
+  tight.disable_radix_cache = true;
+  ServedModel served = tale::serve(tight);
+  const std::vector<tale::Answer> answers = tale::ask(*served.engine, all, kAnswer);
+  EXPECT_GT(served.engine->stats().retracted_reqs_total, 0u);
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_TRUE(same_bits(answers[i], tale::ask(*roomy.engine, {all[i]}, kAnswer)[0])) << "prompt " << i;
+  }
+}
+
 TEST_P(DeterministicServing, SameBitsWithTreesOfGuesses) {
   if (GetParam().device != "cpu") GTEST_SKIP() << "GPUs have tests of their own";
   constexpr int kAnswer = 60;
@@ -167,15 +186,22 @@ TEST_P(DeterministicHybrid, SameBitsInEveryCircumstance) {
   expect_same(uncached, "without a cache");
 }
 
-// Texts go on from what was answered before, whose states are not those of a prompt.
+// Turn by turn: texts go on from what was answered before, whose states are not those of a prompt.
 TEST_P(DeterministicHybrid, AnswersAreReadAgainAsPromptsAre) {
-  ServedModel served = tale::serve(args_), fresh = tale::serve(args_);
-  const std::vector<tale::Answer> first = tale::ask(*served.engine, prompts_, kAnswer);
-  std::vector<std::vector<int32_t>> longer = prompts_;
-  for (size_t i = 0; i < longer.size(); ++i) longer[i].insert(longer[i].end(), first[i].ids.begin(), first[i].ids.end());
-  const std::vector<tale::Answer> warm = tale::ask(*served.engine, longer, kTokens);
-  const std::vector<tale::Answer> cold = tale::ask(*fresh.engine, longer, kTokens);
-  for (size_t i = 0; i < longer.size(); ++i) EXPECT_TRUE(same_bits(warm[i], cold[i])) << "prompt " << i;
+  ServerArgs uncached = args_;
+  uncached.disable_radix_cache = true;
+  ServedModel served = tale::serve(args_), cold = tale::serve(uncached);
+  std::vector<std::vector<int32_t>> texts = prompts_;
+  for (int turn = 0; turn < 3; ++turn) {
+    const std::vector<tale::Answer> answers = tale::ask(*served.engine, texts, kAnswer);
+    const std::vector<tale::Answer> anew = tale::ask(*cold.engine, texts, kAnswer);
+    EXPECT_EQ(answers[0].cached_tokens > 0, turn > 0);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      EXPECT_TRUE(same_bits(answers[i], anew[i])) << "turn " << turn << ", prompt " << i;
+      texts[i].insert(texts[i].end(), answers[i].ids.begin(), answers[i].ids.end());
+      texts[i].push_back(5 + turn);  // what the user says to it
+    }
+  }
 }
 
 TEST_P(DeterministicHybrid, SameBitsWithGuesses) {
