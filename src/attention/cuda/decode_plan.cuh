@@ -71,13 +71,54 @@ struct Chunk {
   int first_request, num_requests, heads;
   const int* counts;
   const long long* ends;
+  long long before;  // tiles of one head in the chunks before
 
-  __device__ long long begin_of(int r) const { return (ends[r] - counts[r]) * heads; }
+  __device__ long long begin_of(int r) const { return (before + ends[r] - counts[r]) * heads; }
   // The first request whose end lies past `tile`.
   __device__ int find(long long tile) const {
-    return first_past(num_requests, [&](int r) { return ends[r] * heads > tile; });
+    return first_past(num_requests, [&](int r) { return (before + ends[r]) * heads > tile; });
   }
 };
+
+// In shared memory.
+struct ScannedChunk {
+  int* counts;
+  long long* ends;
+  int* pair_ends;  // how many requests are planned
+  long long* warp_sums;
+};
+// All threads, which others' values are there for behind the next __syncthreads().
+__device__ void scan_chunk(const PlanInput& in, int chunk, const ScannedChunk& to) {
+  const int request = chunk * kPlanThreads + threadIdx.x;
+  const int tiles = request < in.num_requests ? decode_tiles(in, request) : 0;
+  // How many requests are planned stands above their tiles.
+  constexpr int kPlannedBit = 40;
+  const long long sums = block_inclusive_scan(tiles + (tiles > 0 ? 1ll << kPlannedBit : 0), to.warp_sums);
+  to.counts[threadIdx.x] = tiles;
+  to.ends[threadIdx.x] = sums & ((1ll << kPlannedBit) - 1);
+  to.pair_ends[threadIdx.x] = static_cast<int>(sums >> kPlannedBit);
+}
+
+// WeighedCuts of more pairs than workers, whose requests are of several chunks. All threads.
+__device__ void cut_chunks(const PlanInput& in, int chunks, const ScannedChunk& scanned, WeighedCuts& cuts,
+                           long long* begins) {
+  WeighedRequests& requests = cuts.requests;
+  const int run = threadIdx.x;
+  WeighedCuts::LineCut own;
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    __syncthreads();
+    scan_chunk(in, chunk, scanned);
+    __syncthreads();
+    const long long target = cuts.target(run), heads = requests.heads;
+    const long long begin = (requests.tiles_before + requests.pairs_before * in.segment_tiles) * heads;
+    const long long end = requests.weight_end(kPlanThreads - 1, in.segment_tiles) * heads;
+    if (run < cuts.workers && target >= begin && target < end) own = cuts.line_cut(target);
+    requests.tiles_before += scanned.ends[kPlanThreads - 1];
+    requests.pairs_before += scanned.pair_ends[kPlanThreads - 1];
+  }
+  cuts.cut_line(own, begins);
+  __syncthreads();
+}
 
 // The last tile of the pair that `tile` belongs to. It may lie behind the chunk: then by counting from there on.
 __device__ long long pair_end(const PlanInput& in, const Chunk& chunk, long long chunk_end, long long tile) {
@@ -113,20 +154,14 @@ __device__ inline void decode_plan(const PlanInput& in, DecodeWorker* workers, i
     shortest = 1 << 30;
     longest = planned_requests = 0;
   }
+  const ScannedChunk scanned = {counts, ends, pair_ends, warp_sums};
   const int chunks = (in.num_requests + kPlanThreads - 1) / kPlanThreads;
   clear_arrivals(in, num_workers);
 
   long long total = 0;
   for (int chunk = 0; chunk < chunks; ++chunk) {
-    const int request = chunk * kPlanThreads + threadIdx.x;
-    const int tiles = request < in.num_requests ? decode_tiles(in, request) : 0;
-    // How many requests are planned stands above their tiles.
-    constexpr int kPlannedBit = 40;
-    const long long sums = block_inclusive_scan(tiles + (tiles > 0 ? 1ll << kPlannedBit : 0), warp_sums);
-    counts[threadIdx.x] = tiles;
-    ends[threadIdx.x] = sums & ((1ll << kPlannedBit) - 1);
-    pair_ends[threadIdx.x] = static_cast<int>(sums >> kPlannedBit);
-    if (tiles > 0) {
+    scan_chunk(in, chunk, scanned);
+    if (const int tiles = counts[threadIdx.x]; tiles > 0) {
       atomicMin(&shortest, tiles);
       atomicMax(&longest, tiles);
       atomicAdd(&planned_requests, 1);
@@ -142,9 +177,14 @@ __device__ inline void decode_plan(const PlanInput& in, DecodeWorker* workers, i
   }
   const long long pairs = static_cast<long long>(planned_requests) * in.num_kv_heads;
   Cut cut;
-  if (in.segment_tiles > 0 && chunks == 1 && num_groups <= kMaxWeighedRuns) {
-    const WeighedRequests requests = {in.num_requests, in.num_kv_heads, counts, ends, pair_ends};
-    cut = {total, WeighedCuts{requests, in, total, static_cast<int>(pairs), longest, num_groups}.find(begins), begins};
+  const bool weighed = in.segment_tiles > 0 && num_groups <= kMaxWeighedRuns;
+  WeighedRequests requests = {min(in.num_requests, kPlanThreads), in.num_kv_heads, counts, ends, pair_ends};
+  WeighedCuts cuts = {requests, in, total, static_cast<int>(pairs), longest, num_groups};
+  if (weighed && chunks == 1) {
+    cut = {total, cuts.find(begins), begins};
+  } else if (weighed && pairs > num_groups) {
+    cut_chunks(in, chunks, scanned, cuts, begins);
+    cut = {total, num_groups, begins};
   } else {
     cut = {total, static_cast<int>(count_runs(total, {pairs, shortest, longest}, num_groups, in.cut_long_pairs))};
   }
@@ -156,26 +196,22 @@ __device__ inline void decode_plan(const PlanInput& in, DecodeWorker* workers, i
   for (int chunk = 0; chunk < chunks; ++chunk) {
     if (chunks > 1) {
       __syncthreads();
-      const int request = chunk * kPlanThreads + threadIdx.x;
-      const int tiles = request < in.num_requests ? decode_tiles(in, request) : 0;
-      const long long end = block_inclusive_scan(tiles, warp_sums);
-      counts[threadIdx.x] = tiles;
-      ends[threadIdx.x] = base + end;
+      scan_chunk(in, chunk, scanned);
       __syncthreads();
     }
-    const Chunk requests = {chunk * kPlanThreads, min(kPlanThreads, in.num_requests - chunk * kPlanThreads),
-                            in.num_kv_heads, counts, ends};
+    const Chunk own = {chunk * kPlanThreads, min(kPlanThreads, in.num_requests - chunk * kPlanThreads),
+                            in.num_kv_heads, counts, ends, base};
     const long long chunk_begin = base * in.num_kv_heads;
-    const long long chunk_end = ends[kPlanThreads - 1] * in.num_kv_heads;
+    const long long chunk_end = (base + ends[kPlanThreads - 1]) * in.num_kv_heads;
     for (int worker = threadIdx.x; worker < cut.runs * lockstep; worker += kPlanThreads) {
       const int group = worker / lockstep, side = worker % lockstep;
       const long long begin = cut.begin(group), end = cut.begin(group + 1);
       if (begin == end) workers[worker] = {};
       if (begin == end || begin < chunk_begin || begin >= chunk_end) continue;
-      const int r = requests.find(begin);
-      const int offset = static_cast<int>(begin - requests.begin_of(r));
+      const int r = own.find(begin);
+      const int offset = static_cast<int>(begin - own.begin_of(r));
       DecodeWorker run;
-      run.request = requests.first_request + r;
+      run.request = own.first_request + r;
       run.q_begin = in.q_indptr[run.request];
       run.q_len = in.q_indptr[run.request + 1] - run.q_begin;
       run.kv_len = in.kv_lens[run.request];
@@ -185,11 +221,10 @@ __device__ inline void decode_plan(const PlanInput& in, DecodeWorker* workers, i
       const long long pair_begin = begin - run.tile;
       run.first_pair_begin = cut.run_of(pair_begin) * lockstep + side;
       run.first_pair_end = cut.run_of(pair_begin + counts[r] - 1) * lockstep + side;
-      run.last_pair_end = cut.run_of(pair_end(in, requests, chunk_end, end - 1)) * lockstep + side;
+      run.last_pair_end = cut.run_of(pair_end(in, own, chunk_end, end - 1)) * lockstep + side;
       workers[worker] = run;
     }
-    base = ends[kPlanThreads - 1];
-    if (chunks == 1) break;
+    base += ends[kPlanThreads - 1];
   }
 }
 

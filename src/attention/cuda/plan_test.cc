@@ -139,7 +139,7 @@ TEST_P(PlanTest, DecodeCoversEveryTileOnce) {
 
 TEST_P(PlanTest, WeighedCutsCoverEveryTileOnce) {
   std::mt19937 random(4);
-  for (const int requests : {1, 2, 5, 20, 64, 131, 133, 300, 1024, 1500}) {
+  for (const int requests : {1, 2, 5, 20, 64, 131, 133, 300, 1024, 1500, 3000}) {
     for (const int heads : {1, 2, 3, 8}) {
       const Batch batch = random_batch(random, requests, 64 << random() % 10, static_cast<int>(random() % 4));
       PlanInput in = batch.input(heads);
@@ -159,6 +159,31 @@ PlanInput weighed(const Batch& batch) {
   in.merge_tiles = 1;
   in.merged_pieces_a_tile = 20;
   return in;
+}
+
+// A prompt behind a long prefix beside short ones, in slices: the short pairs' beginnings count, also where requests
+// are more than the plan's threads.
+TEST_P(PlanTest, WeighedCutsOfManyPairsAreOfEqualWeight) {
+  for (const int short_ones : {300, 900, 2500}) {
+    Batch batch;
+    for (int i = 0; i < short_ones; ++i) batch.add(1, 64 + i % 5 * 64);
+    for (int i = 0; i < 600; ++i) batch.add(1, 4500 + i);
+    const PlanInput in = weighed(batch);
+    const std::vector<DecodeWorker> workers = decode(in, 66);
+    ASSERT_NO_FATAL_FAILURE(expect_whole(batch, in, workers));
+    int most = 0, sum = 0;
+    for (const DecodeWorker& run : workers) {
+      int weight = 0, request = run.request, tile = run.tile;
+      for (int left = run.num_tiles; left > 0; ++request, tile = 0) {
+        const int tiles = std::min(left, ceil_div(batch.kv_lens[request], kDecodeTileTokens) - tile);
+        weight += tiles + in.segment_tiles;
+        left -= tiles;
+      }
+      most = std::max(most, weight);
+      sum += weight;
+    }
+    EXPECT_LT(most * 66, sum * 21 / 20) << short_ones << " short requests";
+  }
 }
 
 TEST_P(PlanTest, WeighedCutsGiveShortPairsAWorkerEach) {

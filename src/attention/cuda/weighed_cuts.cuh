@@ -1,9 +1,9 @@
 // Where to cut the line of a decode plan (decode_plan.cuh) when beginning and ending a pair takes a worker as long as
-// some tiles do, and merging pieces some more (PlanInput::segment_tiles, merge_tiles). One CTA, requests of one chunk.
+// some tiles do, and merging pieces some more (PlanInput::segment_tiles, merge_tiles). One CTA.
 //
-// Fewer pairs than workers: each is cut into equal pieces by itself, so that a worker has one, unless equal runs over
-// the ends of pairs take less time. More pairs than workers: runs of equal weight, which end with a pair unless cutting
-// pairs takes less time.
+// Fewer pairs than workers, of requests of one chunk: each is cut into equal pieces by itself, so that a worker has
+// one, unless equal runs over the ends of pairs take less time. More pairs than workers: runs of equal weight, which
+// end with a pair unless cutting pairs takes less time.
 #pragma once
 
 #include "attention/cuda/block_scan.cuh"
@@ -18,18 +18,20 @@ constexpr int kMinLineTiles = 4;   // of a run that may reach over the ends of p
 
 __device__ inline int divided_up(int a, int b) { return (a + b - 1) / b; }
 
-// The requests of a plan, a thread each: `tiles` of one head, 0: not planned; sums up to the request's own, included.
+// The requests of a chunk of a plan, a thread each: `tiles` of one head, 0: not planned; sums up to the request's own,
+// included.
 struct WeighedRequests {
   int count, heads;
   const int* tiles;
   const long long* tile_ends;
   const int* pair_ends;  // planned requests
+  long long tiles_before = 0, pairs_before = 0;  // of one head, in the chunks before
 
   // Of one head.
   __device__ long long weight_end(int r, int segment_tiles) const {
-    return tile_ends[r] + static_cast<long long>(pair_ends[r]) * segment_tiles;
+    return tiles_before + tile_ends[r] + (pairs_before + pair_ends[r]) * segment_tiles;
   }
-  __device__ long long tile_begin(int r) const { return (tile_ends[r] - tiles[r]) * heads; }
+  __device__ long long tile_begin(int r) const { return (tiles_before + tile_ends[r] - tiles[r]) * heads; }
 };
 
 // The first of `count` elements that `past` holds for; it holds for the last one, and for all behind the first.
@@ -44,7 +46,7 @@ __device__ int first_past(int count, Past past) {
 }
 
 struct WeighedCuts {
-  const WeighedRequests& requests;
+  WeighedRequests& requests;
   const PlanInput& in;
   long long total;  // tiles
   int pairs, longest, workers;
@@ -100,36 +102,46 @@ struct WeighedCuts {
     return runs;
   }
 
-  // Runs of equal weight; a thread each.
-  __device__ void cut_line(int runs, long long* begins) const {
+  struct LineCut {
+    long long at = 0;              // the tile to cut at
+    long long near = 0;            // or where a pair begins
+    long long near_weight = 0;     // before that
+  };
+  // Where weight `target` is reached, which it is in these requests.
+  __device__ LineCut line_cut(long long target) const {
+    const auto weight_end = [&](int r) { return requests.weight_end(r, in.segment_tiles) * requests.heads; };
+    const int r = first_past(requests.count, [&](int i) { return weight_end(i) > target; });
+    const int tiles = requests.tiles[r], pair_weight = tiles + in.segment_tiles;
+    const long long begin = weight_end(r) - static_cast<long long>(pair_weight) * requests.heads;
+    const int pair = static_cast<int>((target - begin) / pair_weight);
+    const int inside = static_cast<int>((target - begin) % pair_weight);
+    const int nearest = pair + (2 * inside < pair_weight ? 0 : 1), tile = inside - in.segment_tiles;
+    LineCut cut;
+    cut.near = requests.tile_begin(r) + static_cast<long long>(nearest) * tiles;
+    cut.near_weight = begin + static_cast<long long>(nearest) * pair_weight;
+    cut.at = requests.tile_begin(r) + static_cast<long long>(pair) * tiles +
+             (tile < kMinLineTiles / 2 ? 0 : tile > tiles - kMinLineTiles / 2 ? tiles : tile);
+    return cut;
+  }
+
+  __device__ long long weight() const { return total + static_cast<long long>(pairs) * in.segment_tiles; }
+  __device__ long long target(int run) const { return run * weight() / workers; }
+
+  // Runs of equal weight, a thread each, that has found its line_cut(target(run)). All threads.
+  __device__ void cut_line(const LineCut& own, long long* begins) const {
     __shared__ long long ends_of_pairs[kMaxWeighedRuns + 1];  // the weight before the cut, where pairs are not cut
     __shared__ int heaviest;
-    const auto weight_end = [&](int r) { return requests.weight_end(r, in.segment_tiles) * requests.heads; };
-    const long long weight = weight_end(requests.count - 1);
     const int run = threadIdx.x;
     if (run == 0) {
       heaviest = 0;
-      ends_of_pairs[runs] = weight;
+      ends_of_pairs[workers] = weight();
     }
-    long long at = 0, near = 0;  // the tile to cut at, and where a pair begins
-    if (run < runs) {
-      const long long target = run * weight / runs;
-      const int r = first_past(requests.count, [&](int i) { return weight_end(i) > target; });
-      const int tiles = requests.tiles[r], pair_weight = tiles + in.segment_tiles;
-      const long long begin = weight_end(r) - static_cast<long long>(pair_weight) * requests.heads;
-      const int pair = static_cast<int>((target - begin) / pair_weight);
-      const int inside = static_cast<int>((target - begin) % pair_weight);
-      const int nearest = pair + (2 * inside < pair_weight ? 0 : 1), tile = inside - in.segment_tiles;
-      near = requests.tile_begin(r) + static_cast<long long>(nearest) * tiles;
-      ends_of_pairs[run] = begin + static_cast<long long>(nearest) * pair_weight;
-      at = requests.tile_begin(r) + static_cast<long long>(pair) * tiles +
-           (tile < kMinLineTiles / 2 ? 0 : tile > tiles - kMinLineTiles / 2 ? tiles : tile);
-    }
+    if (run < workers) ends_of_pairs[run] = own.near_weight;
     __syncthreads();
-    if (run < runs) atomicMax(&heaviest, static_cast<int>(ends_of_pairs[run + 1] - ends_of_pairs[run]));
+    if (run < workers) atomicMax(&heaviest, static_cast<int>(ends_of_pairs[run + 1] - ends_of_pairs[run]));
     __syncthreads();
-    const bool whole = heaviest <= weight / runs + in.segment_tiles + merging(2 * runs);
-    if (run < runs) begins[run] = whole ? near : at;
+    const bool whole = heaviest <= weight() / workers + in.segment_tiles + merging(2 * workers);
+    if (run < workers) begins[run] = whole ? own.near : own.at;
   }
 
   // Begins of the runs, and how many they are. All threads; `begins` has room for `workers`.
@@ -143,7 +155,8 @@ struct WeighedCuts {
     }
     if (runs == 0) {
       runs = workers;
-      cut_line(runs, begins);
+      const int run = threadIdx.x;
+      cut_line(run < runs ? line_cut(target(run)) : LineCut{}, begins);
     }
     __syncthreads();
     return runs;

@@ -9,6 +9,7 @@
 
 #include "attention/cuda/mla/mla_backend.h"
 #include "attention/cuda/mla/testing.h"
+#include "base/float16.h"
 #include "device/cuda/compute_capability.h"
 
 namespace warpweave::cuda::testing {
@@ -216,6 +217,23 @@ TEST_P(MlaBackendGpu, AnyPageSizeGivesTheSameBits) {
       }
     }
   }
+}
+
+// Beside tokens alone and whole, whose plan is another kernel.
+TEST_P(MlaBackendGpu, PromptsMayHaveMoreSlicesThanThePlanHasThreads) {
+  MlaCase c = some_case(MlaFormat::same16, 128, 64);
+  c.requests = {{500, 500}, {600, 1300}, {1, 700}, {40, 45}};
+  Steps got(c, GetParam(), false), wanted(c, GetParam(), true);
+  ASSERT_NO_FATAL_FAILURE(got.run(got.whole()));
+  ASSERT_NO_FATAL_FAILURE(wanted.run(wanted.whole()));
+  double product = 0, squares = 0, wanted_squares = 0;
+  for (size_t i = 0; i < got.out().size(); ++i) {
+    const double x = bf16_to_f32(got.out()[i]), y = bf16_to_f32(wanted.out()[i]);
+    product += x * y;
+    squares += x * x;
+    wanted_squares += y * y;
+  }
+  EXPECT_LE(1 - 2 * product / (squares + wanted_squares), kMaxCosineDifference);
 }
 
 INSTANTIATE_TEST_SUITE_P(Choices, MlaBackendGpu, ::testing::Values(MlaChoice::wgmma, MlaChoice::mma, MlaChoice::faster),
