@@ -184,22 +184,22 @@ size_t ChunkedLinearKernel::workspace_bytes(const LinearAttnShape& shape, const 
 
 // Drafted nodes are computed by the recurrence of exact prompts, so that decode has its bits where it is used, too.
 void ChunkedLinearKernel::decode(const LinearAttnCall& call) {
-  recurrent(call, call.same_bits_drafted ? RecurrentMode::extend : RecurrentMode::decode);
+  recurrent(call, call.same_bits_drafted ? RecurrentMode::extend : RecurrentMode::decode, /*checkpoints=*/false);
 }
-void ChunkedLinearKernel::commit(const LinearAttnCall& call) { recurrent(call, RecurrentMode::commit); }
+void ChunkedLinearKernel::commit(const LinearAttnCall& call) { recurrent(call, RecurrentMode::commit, /*checkpoints=*/false); }
 void ChunkedLinearKernel::extend(const LinearAttnCall& call) {
-  call.exact ? recurrent(call, RecurrentMode::extend) : chunks(call, true);
+  call.exact ? recurrent(call, RecurrentMode::extend, /*checkpoints=*/true) : chunks(call, true);
 }
 void ChunkedLinearKernel::target_verify(const LinearAttnCall& call) {
   if (!call.exact && !call.same_bits_drafted) return chunks(call, false);
   if (call.batch->num_requests > 0) norm(call, verify_exactly(call, *device_));
 }
 
-void ChunkedLinearKernel::recurrent(const LinearAttnCall& call, RecurrentMode mode) {
+void ChunkedLinearKernel::recurrent(const LinearAttnCall& call, RecurrentMode mode, bool checkpoints) {
   if (call.batch->num_requests == 0) return;
   LinearParams p = params_of(call);
   if (mode != RecurrentMode::commit) p.batch.parents = p.batch.accepted = nullptr;
-  if (mode != RecurrentMode::extend || call.same_bits_drafted) p.batch.checkpoint_indptr = nullptr;
+  if (!checkpoints) p.batch.checkpoint_indptr = nullptr;
   if (call.conv != nullptr) {
     RowsParams rows = rows_of(call, p);
     rows.packed = cut(call.workspace, call.shape, limits_of(call)).packed;

@@ -32,7 +32,7 @@ class ChunkedLinearKernel : public LinearAttnKernelBase {
 
  private:
   void chunks(const LinearAttnCall& call, bool writes_state);
-  void recurrent(const LinearAttnCall& call, RecurrentMode mode);
+  void recurrent(const LinearAttnCall& call, RecurrentMode mode, bool checkpoints);
   void norm(const LinearAttnCall& call, const LinearParams& p);
   void in_two_launches(LinearParams p, DType element, const LinearAttnCall& call);
   bool cut_in_pieces(LinearParams& p, const ScanShape& shape) const;

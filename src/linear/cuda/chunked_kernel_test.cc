@@ -338,6 +338,10 @@ TEST(ChunkedLinearKernel, CheckpointsAreTheStatesOfCallsThatEndThere) {
         const auto result = testing_linear::run_in_pieces(kernel, c);
         EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << wgmma << " " << whole_chunks << ": " << result.text;
       }
+      c.exact = c.same_bits_drafted = true;  // models in f32, in deterministic mode
+      c.activation = c.out = DType::f32;
+      const auto result = testing_linear::run_in_pieces(kernel, c);
+      EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << wgmma << " exact: " << result.text;
     }
   }
 }

@@ -40,6 +40,7 @@ struct LinearAttnCase {
   bool l2norm = true;            // false: keys come with length 1
   bool alike_keys = false;       // nearly the same key for every token
   bool checkpoints = false;
+  bool same_bits_drafted = false;  // of the call: as deterministic mode asks
   bool whole_chunks = false;     // LinearAttnBatch::checkpoints_end_chunks
   bool strided = false;          // gaps everywhere
   bool exact = false;            // LinearAttnCall::exact

@@ -237,6 +237,7 @@ void LinearAttnProblem::make_inputs() {
     call_.norm = &norm_;
   }
   call_.exact = case_.exact;
+  call_.same_bits_drafted = case_.same_bits_drafted;
   call_.any_form = case_.any_form;
   call_.l2norm = case_.l2norm || case_.conv;
   call_.scale = 1 / std::sqrt(static_cast<float>(s.k_dim));
