@@ -127,7 +127,7 @@ void decode_grid(const LinearParams& p, int multiprocessors, const Run& run) {
 inline bool slices_take(const LinearParams& p) {
   return p.state.dtype == DType::f32 && !p.has_norm && p.vectors && p.v_dim % 16 == 0 && (p.k_dim == 64 || (p.k_dim == 128 && p.decay_channels == 1));
 }
-// Of many heads slices of 32 rows, which begin half as often: 64 and 256 requests of 32 heads 66.2 and 255.8 us in place of 66.7 and 258
+// Of many heads slices of 32 rows, which begin half as often: 64 and 256 requests of 32 heads 66.4 and 256.9 us in place of 66.7 and 258
 // (H200), but 32 of them 34.6 in place of 34.4.
 template <class Run>
 void slices_grid(const LinearParams& p, int multiprocessors, const Run& run) {
