@@ -200,7 +200,7 @@ __device__ inline void decode_plan(const PlanInput& in, DecodeWorker* workers, i
       __syncthreads();
     }
     const Chunk own = {chunk * kPlanThreads, min(kPlanThreads, in.num_requests - chunk * kPlanThreads),
-                            in.num_kv_heads, counts, ends, base};
+                       in.num_kv_heads, counts, ends, base};
     const long long chunk_begin = base * in.num_kv_heads;
     const long long chunk_end = (base + ends[kPlanThreads - 1]) * in.num_kv_heads;
     for (int worker = threadIdx.x; worker < cut.runs * lockstep; worker += kPlanThreads) {

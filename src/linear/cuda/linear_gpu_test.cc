@@ -185,19 +185,8 @@ TEST_P(LinearGpu, HeadsSharedOutAmongForms) {
   call.forget();
   call.call.any_form = true;
   kernel->extend(call.call);
-  const auto found = call.out();
-  const auto found_state = call.state();
-  double error = 0, size = 0, state_error = 0, state_size = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const double x = bf16_to_f32(expected[i]), d = bf16_to_f32(found[i]) - x;
-    error += d * d, size += x * x;
-  }
-  for (size_t i = 0; i < expected_state.size(); ++i) {
-    const double d = found_state[i] - expected_state[i];
-    state_error += d * d, state_size += double{expected_state[i]} * expected_state[i];
-  }
-  EXPECT_LT(std::sqrt(error / size), 0.01);
-  EXPECT_LT(std::sqrt(state_error / state_size), 0.01);
+  EXPECT_LT(relative_difference(call.out(), expected), 0.01);
+  EXPECT_LT(relative_difference(call.state(), expected_state), 0.01);
 }
 
 // 64 requests are of one form of the kernel, and the first of them alone of another.

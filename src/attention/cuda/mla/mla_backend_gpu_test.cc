@@ -9,7 +9,6 @@
 
 #include "attention/cuda/mla/mla_backend.h"
 #include "attention/cuda/mla/testing.h"
-#include "base/float16.h"
 #include "device/cuda/compute_capability.h"
 
 namespace warpweave::cuda::testing {
@@ -63,11 +62,12 @@ class Steps {
   }
   // [tokens, heads, 512] of all steps so far.
   const std::vector<uint16_t>& out() const { return out_; }
-  double difference_from_expected() const {
-    std::vector<double> got;
-    for (const uint16_t bits : out_) got.push_back(problem_.value_of(bits));
-    return cosine_difference(got, problem_.expected().out);
+  std::vector<double> values() const {
+    std::vector<double> values;
+    for (const uint16_t bits : out_) values.push_back(problem_.value_of(bits));
+    return values;
   }
+  double difference_from_expected() const { return cosine_difference(values(), problem_.expected().out); }
 
  private:
   int64_t q_row() const { return int64_t{case_.num_heads} * kMlaDim; }
@@ -226,14 +226,7 @@ TEST_P(MlaBackendGpu, PromptsMayHaveMoreSlicesThanThePlanHasThreads) {
   Steps got(c, GetParam(), false), wanted(c, GetParam(), true);
   ASSERT_NO_FATAL_FAILURE(got.run(got.whole()));
   ASSERT_NO_FATAL_FAILURE(wanted.run(wanted.whole()));
-  double product = 0, squares = 0, wanted_squares = 0;
-  for (size_t i = 0; i < got.out().size(); ++i) {
-    const double x = bf16_to_f32(got.out()[i]), y = bf16_to_f32(wanted.out()[i]);
-    product += x * y;
-    squares += x * x;
-    wanted_squares += y * y;
-  }
-  EXPECT_LE(1 - 2 * product / (squares + wanted_squares), kMaxCosineDifference);
+  EXPECT_LE(cosine_difference(got.values(), wanted.values()), kMaxCosineDifference);
 }
 
 INSTANTIATE_TEST_SUITE_P(Choices, MlaBackendGpu, ::testing::Values(MlaChoice::wgmma, MlaChoice::mma, MlaChoice::faster),

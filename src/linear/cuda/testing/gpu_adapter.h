@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #include "base/float16.h"
@@ -264,6 +265,23 @@ struct RandomCall {
   }
 };
 
+// ||found - right|| / ||right||, of bf16 or f32; NaN where one is NaN.
+template <typename T>
+double relative_difference(const std::vector<T>& found, const std::vector<T>& right) {
+  const auto value = [](T x) -> double {
+    if constexpr (std::is_same_v<T, uint16_t>)
+      return bf16_to_f32(x);
+    else
+      return x;
+  };
+  double error = 0, size = 0;
+  for (size_t i = 0; i < right.size(); ++i) {
+    const double x = value(right[i]), d = value(found[i]) - x;
+    error += d * d, size += x * x;
+  }
+  return std::sqrt(error / size);
+}
+
 // ||extend - decode|| / ||decode|| of outputs and of the final state, the larger; infinite where one is NaN.
 inline double difference_from_decode(LinearAttnKernelBase& kernel, const LinearAttnShape& shape, int tokens) {
   RandomCall all(kernel, shape, {1, tokens, 1}, DType::f32);
@@ -285,16 +303,7 @@ inline double difference_from_decode(LinearAttnKernelBase& kernel, const LinearA
   }
   const auto right = all.out();
   const auto right_state = all.state();
-  double error = 0, size = 0, state_error = 0, state_size = 0;
-  for (size_t i = 0; i < out.size(); ++i) {
-    const double x = bf16_to_f32(right[i]), d = bf16_to_f32(out[i]) - x;
-    error += d * d, size += x * x;
-  }
-  for (size_t i = 0; i < state.size(); ++i) {
-    const double d = state[i] - right_state[i];
-    state_error += d * d, state_size += double{right_state[i]} * right_state[i];
-  }
-  const double of_out = std::sqrt(error / size), of_state = std::sqrt(state_error / state_size);
+  const double of_out = relative_difference(out, right), of_state = relative_difference(state, right_state);
   std::printf("%d tokens: outputs differ from decode's by %.2e, states by %.2e\n", tokens, of_out, of_state);
   return of_out >= 0 && of_state >= 0 ? std::max(of_out, of_state) : INFINITY;
 }
