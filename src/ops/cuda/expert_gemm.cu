@@ -7,6 +7,9 @@
 // are for expert_wide.cuh; where they are not yet worth it, but places are a good part of what is read, two warpgroups of a CTA
 // share them, each with weight rows of its own.
 //
+// Tiles' widths follow the mean of rows an expert. Where rows crowd into few experts, so that these would be read again and again,
+// the plan has longer tiles, and one kernel has the code of both kinds (expert_crowds_kernel).
+//
 // Where few tiles leave most CTAs without one, those of a cluster share a tile's depth (kSplit). Each of them adds up and writes
 // some runs of 8 places, whose sums the others send to its shared memory.
 //
@@ -116,7 +119,7 @@ __device__ void bring(const Args& a, Ring<C> ring) {
   for (; walk.valid(); walk.next(a), ahead = 0) bring_tile<C>(a, ring, walk, ahead);
 }
 
-// The same from a plan that is known, where a.plan_settled maybe before the places are.
+// The same for a walk that has read the plan. Where a.plan_settled, the rows of its places may still be on their way.
 template <class C>
 __device__ void bring_planned(const Args& a, Ring<C> ring, Walk<C> walk) {
   int ahead = a.plan_settled && walk.valid() ? bring_ahead<C>(a, ring, walk) : 0;
@@ -266,8 +269,8 @@ __device__ __forceinline__ void run_planned(const Args& a, Ring<C> ring, Walk<C>
   for (; walk.valid(); walk.next(a)) ring = run_tile_of<C>(a, ring, walk, SumsOfSharers<C>(nullptr));
 }
 
-// Tiles of both kinds, of which the plan says whether it has the crowded ones. There are no early tiles. Usual tiles are expected, so
-// that their instructions stand together.
+// The plan's tiles are all of one kind and say of which (ExpertTile::crowded). There are no early tiles. The compiler is told to
+// expect the usual kind, so that its instructions stand together.
 template <class Kinds>
 __global__ void __launch_bounds__(Kinds::Usual::kThreads, Kinds::Usual::kResident) expert_crowds_kernel(const __grid_constant__ Args a) {
   using Usual = typename Kinds::Usual;

@@ -55,8 +55,9 @@ __device__ int cta_sum(int value) {
   return __reduce_add_sync(~0u, lane < static_cast<int>(blockDim.x) / 32 ? of_warps[lane] : 0);
 }
 
-// The experts' tiles of at most tile_places places. Positive where so many experts are read again by further tiles of theirs that
-// fewer, longer tiles are faster: a quarter of those that were chosen. All threads of one CTA, which meet.
+// Writes how many tiles of at most tile_places places each expert has. Returns a positive number where longer tiles are faster: where
+// tiles behind an expert's first, each of which reads its weights again, are more than a quarter of the chosen experts. All threads of
+// one CTA, which meet.
 __device__ int count_tiles(const int32_t* counts, int experts, int tile_places, int32_t* tiles) {
   constexpr int kAgain = 4;
   int excess = 0;
