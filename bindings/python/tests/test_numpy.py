@@ -36,6 +36,26 @@ def test_flash_attn_func(rng, lens, is_causal):
         np.testing.assert_allclose(lse[b].T, expected_lse, atol=1e-4)
 
 
+@pytest.mark.parametrize("window", [(-1, -1), (3, 0), (3, 3)])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("sizes", [(2, 3, 0), (2, 0, 5), (2, 0, 0), (0, 3, 5), (0, 3, 0)])
+def test_flash_attn_func_of_nothing(rng, sizes, is_causal, window):
+    batch, q_len, kv_len = sizes
+    q, k = rows(rng, batch, q_len, HEADS, DIM), rows(rng, batch, kv_len, KV_HEADS, DIM)
+    out, lse, _ = warpweave.flash_attn_func(q, k, k, causal=is_causal, window_size=window, return_attn_probs=True)
+    np.testing.assert_array_equal(out, np.zeros_like(q))
+    np.testing.assert_array_equal(lse, np.full((batch, HEADS, q_len), -np.inf, np.float32))
+
+
+def test_with_kvcache_of_no_tokens(rng):
+    q, cache = rows(rng, 2, 3, HEADS, DIM), rows(rng, 2, 0, KV_HEADS, DIM)
+    out, lse = warpweave.flash_attn_with_kvcache(q, cache, cache, causal=True, return_softmax_lse=True)
+    assert not out.any() and np.isneginf(lse).all()
+    codes, scales = (np.zeros((2, 0, KV_HEADS, DIM // part), np.uint8) for part in (2, 16))
+    out = warpweave.flash_attn_with_kvcache(q, codes, codes, kv_format="fp4_e2m1", k_block_scales=scales, v_block_scales=scales)
+    assert not out.any()
+
+
 def test_window_softcap_scale(rng):
     q, k, v = rows(rng, 1, 30, HEADS, DIM), rows(rng, 1, 50, KV_HEADS, DIM), rows(rng, 1, 50, KV_HEADS, DIM)
     out = warpweave.flash_attn_func(q, k, v, softmax_scale=0.3, window_size=(7, 0), softcap=5.0)
@@ -183,7 +203,13 @@ def test_refusals_name_the_argument(rng):
         (NotImplementedError, "rotary_cos", lambda: warpweave.flash_attn_with_kvcache(q, q, q, rotary_cos=q)),
         (ValueError, "dtype is int32", lambda: warpweave.flash_attn_func(q.astype(np.int32), q, q)),
         (ValueError, "num_q_heads", lambda: warpweave.flash_attn_func(q[:, :, :3], q[:, :, :2], q[:, :, :2])),
+        (ValueError, "num_kv_heads: is 0", lambda: warpweave.flash_attn_func(q, q[:, :, :0], q[:, :, :0], window_size=(1, 1))),
+        (ValueError, "q: has 3 dimensions", lambda: warpweave.flash_attn_func(q[0], q, q)),
+        (ValueError, "k: has a batch of 2, q has 1", lambda: warpweave.flash_attn_func(q, np.repeat(q, 2, 0), q)),
+        (ValueError, "v: has 0 tokens, k has 4", lambda: warpweave.flash_attn_func(q, q, q[:, :0])),
         (ValueError, "do not fit", lambda: warpweave.flash_attn_with_kvcache(q, q, q, q, q, cache_seqlens=2)),
+        (ValueError, "do not fit", lambda: warpweave.flash_attn_with_kvcache(q, q[:, :0], q[:, :0], q, q)),
+        (ValueError, "sees 2 tokens", lambda: warpweave.flash_attn_with_kvcache(q, q[:, :0], q[:, :0], cache_seqlens=2)),
         (FileNotFoundError, "no such file", lambda: warpweave.load_backend_plugin("/nowhere.so")),
         (ValueError, "call plan", lambda: warpweave.BatchPrefillWithRaggedKVCacheWrapper().run(q[0], q[0], q[0])),
         (ValueError, "kv_layout", lambda: warpweave.BatchPrefillWithPagedKVCacheWrapper(kv_layout="DHN")),

@@ -5,6 +5,7 @@ GPU, or numpy arrays. Rows are aligned with the last token: row i of q_len stand
 Arguments that do not run here are refused by name, never ignored.
 """
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -42,6 +43,31 @@ def _two_sided(batch, q_len, kv_len, window):
     return windowed_batch(positions, np.zeros(rows, np.int64), np.full(rows, kv_len), pages, (left, right))
 
 
+def _flat(array):
+    """[batch, tokens, ...] as [batch * tokens, ...]; said in full, for of nothing -1 could be anything."""
+    return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+
+
+def _without_pages(cache):
+    parts = {name: getattr(cache, name) for name in ("k", "v", "k_block_scales", "v_block_scales")}
+    return dataclasses.replace(cache, **{name: _flat(part) for name, part in parts.items() if part is not None})
+
+
+def _no_tokens(batch, q_len, lens=None):
+    """A page holds a token at least, so where there are none there are no pages either."""
+    return Batch(_steps(batch, q_len), lens, kv_indptr=np.zeros(batch + 1, np.int32))
+
+
+def _check_shapes(q, k, v):
+    for name, array in (("q", q), ("k", k), ("v", v)):
+        if len(array.shape) != 4:
+            raise ValueError(f"{name}: has {len(array.shape)} dimensions, must have 4: [batch, tokens, heads, dim]")
+        if array.shape[0] != q.shape[0]:
+            raise ValueError(f"{name}: has a batch of {array.shape[0]}, q has {q.shape[0]}")
+    if v.shape[1] != k.shape[1]:
+        raise ValueError(f"v: has {v.shape[1]} tokens, k has {k.shape[1]}")
+
+
 def _steps(count, step=1):
     return np.arange(count + 1, dtype=np.int32) * np.int32(step)
 
@@ -55,15 +81,21 @@ def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, wi
                     alibi_slopes=None, deterministic=False, return_attn_probs=False, *, out=None):
     """Attention of a batch of equal lengths. With return_attn_probs: (out, softmax_lse, None)."""
     _refuse(dropout_p=dropout_p or None, alibi_slopes=alibi_slopes)
-    if not causal and window_size[1] is not None and window_size[1] > 0:
+    _check_shapes(q, k, v)
+    batch, q_len, kv_len = q.shape[0], q.shape[1], k.shape[1]
+    rules = dict(scale=softmax_scale, softcap=softcap, deterministic=deterministic)
+    cache = Cache(*alike(k, v))
+    if kv_len == 0:  # whatever the window
+        cache, arrays, rules = _without_pages(cache), _no_tokens(batch, q_len), Rules(causal=False, **rules)
+    elif not causal and window_size[1] is not None and window_size[1] > 0:
         # A bound on the right: K and V as pages of one token, which every row has a list of.
-        arrays = _two_sided(q.shape[0], q.shape[1], k.shape[1], tuple(window_size))
-        k, v = (x.reshape(-1, 1, *x.shape[2:]) for x in (k, v))
-        rules = Rules(causal=True, scale=softmax_scale, softcap=softcap, deterministic=deterministic)
+        arrays = _two_sided(batch, q_len, kv_len, tuple(window_size))
+        cache = Cache(*alike(*(x.reshape(batch * kv_len, 1, *x.shape[2:]) for x in (k, v))))
+        rules = Rules(causal=True, **rules)
     else:
-        arrays = _equal_lengths(q.shape[0], q.shape[1], k.shape[1])
+        arrays = _equal_lengths(batch, q_len, kv_len)
         rules = _rules(causal, window_size, softmax_scale, softcap, deterministic)
-    out, lse = attend(q, Cache(*alike(k, v)), arrays, rules, out, want_lse=return_attn_probs)
+    out, lse = attend(q, cache, arrays, rules, out, want_lse=return_attn_probs)
     return (out, _lse_heads_first(lse), None) if return_attn_probs else out
 
 
@@ -112,7 +144,10 @@ def flash_attn_with_kvcache(q, k_cache, v_cache, k=None, v=None, rotary_cos=None
     if k is not None:
         _append(cache, k, v, lens, table, page_size)
         lens = lens + np.int32(k.shape[1])
-    arrays = Batch(_steps(batch, q_len), lens, table, page_size=page_size)
+    if page_size == 0 and block_table is None:
+        cache, arrays = _without_pages(cache), _no_tokens(batch, q_len, lens)
+    else:
+        arrays = Batch(_steps(batch, q_len), lens, table, page_size=page_size)
     out, lse = attend(q, cache, arrays, _rules(causal, window_size, softmax_scale, softcap), out,
                       want_lse=return_softmax_lse)
     return (out, _lse_heads_first(lse)) if return_softmax_lse else out
