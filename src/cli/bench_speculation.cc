@@ -23,6 +23,8 @@
 #include "cli/model_search.h"
 #include "engine/engine_impl.h"
 #include "model/config.h"
+#include "model/draft_head.h"
+#include "model/model_bundle.h"
 
 namespace warpweave {
 namespace {
@@ -78,19 +80,13 @@ void add_draft_model(const std::string& folder, std::vector<std::string>& out) {
   out.push_back(flags + " --speculative-num-steps 4 --speculative-eagle-topk 1 --speculative-adaptive");
 }
 
-std::vector<std::string> candidate_flags(const SpeculationBench& bench, const std::string& model_path) {
-  if (!bench.candidates.empty()) return bench.candidates;
-  std::vector<std::string> out = {"--speculative-algorithm NGRAM",
-                                  "--speculative-algorithm NGRAM --speculative-eagle-topk 1"};
-  const auto config = config_in(model_path);
-  if (config.ok() && config->num_nextn_layers > 0) {
-    for (const int steps : {1, 2, 3}) {
-      out.push_back(
-          fmt::format("--speculative-algorithm NEXTN --speculative-num-steps {} --speculative-eagle-topk 1", steps));
-    }
-  }
-  for (const std::string& folder : bench.draft_models) add_draft_model(folder, out);
-  return out;
+// Whether the checkpoint has layers that predict further tokens. Configurations do not tell: some families' leave them
+// unmentioned, and checkpoints are passed on without them.
+bool has_nextn_weights(const std::string& model_path) {
+  ModelBundleOptions options;
+  options.skip_tokenizer = true;
+  const Result<ModelBundle> bundle = open_model_bundle(model_path, options);
+  return bundle.ok() && nextn_config(bundle->config, *bundle->weights).ok();
 }
 
 Result<Candidate> start_candidate(const SpeculationBench& bench, const std::string& model_path,
@@ -276,6 +272,20 @@ Status measure_batch(const SpeculationBench& bench, int batch, std::span<const I
 
 }  // namespace
 
+std::vector<std::string> speculation_candidates(const SpeculationBench& bench, const std::string& model_path) {
+  if (!bench.candidates.empty()) return bench.candidates;
+  std::vector<std::string> out = {"--speculative-algorithm NGRAM",
+                                  "--speculative-algorithm NGRAM --speculative-eagle-topk 1"};
+  if (has_nextn_weights(model_path)) {
+    for (const int steps : {1, 2, 3}) {
+      out.push_back(
+          fmt::format("--speculative-algorithm NEXTN --speculative-num-steps {} --speculative-eagle-topk 1", steps));
+    }
+  }
+  for (const std::string& folder : bench.draft_models) add_draft_model(folder, out);
+  return out;
+}
+
 void add_speculation_flags(CLI::App& app, SpeculationBench& bench) {
   app.add_option("--model-path,--model", bench.model_path, "Model folder, GGUF file or well-known id");
   app.add_option("--prompts", bench.prompts, "A text that prompts are cut from")->required();
@@ -299,7 +309,7 @@ void add_speculation_flags(CLI::App& app, SpeculationBench& bench) {
 Status run_speculation_bench(const SpeculationBench& bench) {
   WW_ASSIGN_OR_RETURN(const ModelSource source, find_model(bench.model_path));
   std::vector<Candidate> all;
-  std::vector<std::string> flags_of_all = candidate_flags(bench, source.path());
+  std::vector<std::string> flags_of_all = speculation_candidates(bench, source.path());
   flags_of_all.insert(flags_of_all.begin(), kControl + 1, "");
   for (const std::string& flags : flags_of_all) {
     WW_ASSIGN_OR_RETURN(all.emplace_back(), start_candidate(bench, source.path(), flags));

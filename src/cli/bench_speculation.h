@@ -23,6 +23,10 @@ struct SpeculationBench {
 
 void add_speculation_flags(CLI::App& app, SpeculationBench& bench);
 
+// The flags of serve that are timed with a model, a folder or file: the candidates given, or the usual ones of each
+// algorithm that it and the draft models can serve.
+std::vector<std::string> speculation_candidates(const SpeculationBench& bench, const std::string& model_path);
+
 // Prints a table for each batch size and the flags that were fastest; with `json` writes what the table says.
 // `invalid_argument` where the text is too short; errors of the engine name the candidate's flags.
 Status run_speculation_bench(const SpeculationBench& bench);

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -9,6 +10,7 @@
 
 #include "attention/tuning.h"
 #include "base/testing/temporary_folder.h"
+#include "cli/bench_speculation.h"
 #include "cli/chat_settings.h"
 #include "cli/commands.h"
 #include "cli/embedded_model.h"
@@ -242,6 +244,25 @@ TEST(Bench, TimesSpeculationAndSuggestsFlags) {
   EXPECT_EQ(bench_command(Argv{"spec", "--prompts", "no/such/file"}), kExitFailed);
   EXPECT_EQ(bench_command(Argv{"spec", "--prompts", "README.md", "--candidate", "--speculative-algorithm EAGLE"}),
             kExitFailed);
+}
+
+TEST(Bench, ProposesNextnWhereTheCheckpointHasItsLayers) {
+  const auto proposed = [](const std::string& model) {
+    const std::vector<std::string> flags = speculation_candidates({}, model);
+    return std::ranges::count_if(flags, [](const std::string& one) { return one.find(" NEXTN ") != std::string::npos; });
+  };
+  const std::string drafts = "tests/golden/drafts/";
+  EXPECT_EQ(proposed(drafts + "nextn-deepseek-v3"), 3);
+  EXPECT_EQ(proposed(drafts + "gguf-nextn-deepseek-v3/model.gguf"), 3);
+  EXPECT_EQ(proposed(drafts + "nextn-qwen3-next"), 3);  // whose config.json does not mention them
+  EXPECT_EQ(proposed(drafts + "gguf-nextn-qwen3_5/model.gguf"), 3);
+  EXPECT_EQ(proposed("models/tale-llama"), 0);
+  EXPECT_EQ(proposed("no/such/model"), 0);
+
+  TemporaryFolder folder;  // the configuration alone says that there are some
+  fs::copy(drafts + "nextn-deepseek-v3/config.json", folder.path() / "config.json");
+  fs::copy("models/tale-llama/model.safetensors", folder.path() / "model.safetensors");
+  EXPECT_EQ(proposed(folder.path().string()), 0);
 }
 
 TEST(ChatSettings, FlagsThenTheModelThenWhatSuitsSmallModels) {
