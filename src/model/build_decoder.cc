@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 
 #include "model/decoder_builder.h"
@@ -53,56 +54,71 @@ class HostTarget {
   }
 
  private:
+  DType common_type(const std::vector<LinearPart>& parts) const;
   void convert(std::vector<LinearPart>& parts);
+  std::vector<std::byte> converted(const TensorView& weight, DType to);
   void compress(std::vector<LinearPart>& parts);
 
   DType dtype_;
   std::optional<DType> blocks_;
   bool batch_invariant_;
   ThreadTeam& team_;
-  std::vector<std::vector<uint16_t>> converted_;    // alive while one linear is packed
-  std::vector<std::vector<std::byte>> compressed_;  // and these
+  std::vector<std::vector<std::byte>> converted_, compressed_;  // alive while one linear is packed
 };
 
-// Brings f32 weights (or 16-bit ones of the other kind) to the serving dtype, and parts that a GGUF
-// file keeps in different block formats to one that holds them all. Parts of one tensor share what it becomes.
+// What parts of a GEMM in unlike types become together: a type that holds the numbers of all, but for blocks of GGUF
+// files, which are f16 in any company, since f32 would take twice the memory for digits that they do not have.
+DType HostTarget::common_type(const std::vector<LinearPart>& parts) const {
+  bool blocks = false, wider = false;
+  for (const LinearPart& part : parts) {
+    blocks |= is_quantized(part.weight.dtype);
+    wider |= part.weight.dtype == DType::f32 || part.weight.dtype == DType::bf16;
+  }
+  if (blocks) return dtype_ == DType::f32 && wider ? DType::f32 : DType::f16;
+  return dtype_;
+}
+
+// Brings f32 weights (or 16-bit ones of the other kind) to the serving dtype, and parts in unlike types to one. Parts
+// of one tensor share what it becomes.
 void HostTarget::convert(std::vector<LinearPart>& parts) {
   bool mixed = false;
   for (const LinearPart& part : parts) mixed |= part.weight.dtype != parts[0].weight.dtype;
-  std::map<const void*, const uint16_t*> done;
+  std::map<const void*, const std::byte*> done;
   for (LinearPart& part : parts) {
     const DType from = part.weight.dtype;
     DType to = from;
     if (mixed) {
-      to = DType::f16;
+      to = common_type(parts);
     } else if (!is_quantized(from) && dtype_ != DType::f32) {
       to = dtype_;
     }
     if (from == to) continue;
-    const uint16_t*& known = done[part.weight.data];
-    if (known != nullptr) {
-      part.weight.data = known;
-      part.weight.dtype = to;
-      continue;
-    }
-    const int64_t count = part.weight.elements();
-    std::vector<uint16_t>& out = converted_.emplace_back(count);
-    const int64_t rows = part.weight.shape[0], cols = part.weight.shape[1];
-    const size_t row_bytes = part.weight.size_bytes() / rows;
-    team_.parallel_for(rows, 64, [&](int64_t begin, int64_t end) {
-      std::vector<float> row(cols);
-      for (int64_t r = begin; r < end; ++r) {
-        dequantize_row(from, static_cast<const std::byte*>(part.weight.data) + r * row_bytes, cols, row.data());
-        if (to == DType::bf16) {
-          f32_to_bf16_row(row.data(), cols, out.data() + r * cols);
-        } else {
-          f32_to_f16_row(row.data(), cols, out.data() + r * cols);
-        }
-      }
-    });
-    part.weight.data = known = out.data();
+    const std::byte*& known = done[part.weight.data];
+    if (known == nullptr) known = converted_.emplace_back(converted(part.weight, to)).data();
+    part.weight.data = known;
     part.weight.dtype = to;
   }
+}
+
+std::vector<std::byte> HostTarget::converted(const TensorView& weight, DType to) {
+  const int64_t rows = weight.shape[0], cols = weight.shape[1];
+  const size_t row_bytes = weight.size_bytes() / rows, out_bytes = cols * dtype_info(to).block_bytes;
+  std::vector<std::byte> out(rows * out_bytes);
+  team_.parallel_for(rows, 64, [&](int64_t begin, int64_t end) {
+    std::vector<float> row(cols);
+    for (int64_t r = begin; r < end; ++r) {
+      dequantize_row(weight.dtype, static_cast<const std::byte*>(weight.data) + r * row_bytes, cols, row.data());
+      std::byte* const to_row = out.data() + r * out_bytes;
+      if (to == DType::f32) {
+        std::memcpy(to_row, row.data(), out_bytes);
+      } else if (to == DType::bf16) {
+        f32_to_bf16_row(row.data(), cols, reinterpret_cast<uint16_t*>(to_row));
+      } else {
+        f32_to_f16_row(row.data(), cols, reinterpret_cast<uint16_t*>(to_row));
+      }
+    }
+  });
+  return out;
 }
 
 // To blocks_. Parts of one tensor share what it becomes.
