@@ -36,6 +36,7 @@ class DecoderBuilder {
   std::vector<std::future<RopeTable>> rope_tables() const;
   Status head(Weights& out);
   Status draft_head(Weights& out);
+  std::string dense_prefix(const std::string& layer) const;
   template <typename LayerWeights>
   Status layer(int index, LayerWeights& out);
 
@@ -83,6 +84,14 @@ Status DecoderBuilder<Target>::head(Weights& out) {
   return {};
 }
 
+// Saved by transformers, dense layers of Kimi Linear are called as those with experts are.
+template <typename Target>
+std::string DecoderBuilder<Target>::dense_prefix(const std::string& layer) const {
+  const std::string own = layer + traits_.mlp_names.block + ".", other = layer + traits_.expert_names.block + ".";
+  const std::string down = std::string(traits_.mlp_names.down) + ".weight";
+  return !pack_.source->has(own + down) && pack_.source->has(other + down) ? other : own;
+}
+
 template <typename Target>
 template <typename LayerWeights>
 Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
@@ -92,8 +101,8 @@ Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
   const bool reads_rows = index == 0 && !traits_.first_mixer_norm;
   BranchNames mixer = {prefix + "self_attn.", reads_rows ? "" : named(norms.mixer_in), named(norms.mixer_out),
                        named(norms.mixer_after)};
-  BranchNames feed_forward = {prefix + traits_.mlp_names.block + ".", named(norms.feed_forward_in),
-                              named(norms.feed_forward_out), named(norms.feed_forward_after)};
+  BranchNames feed_forward = {"", named(norms.feed_forward_in), named(norms.feed_forward_out),
+                              named(norms.feed_forward_after)};
   switch (traits_.layers[index].mixer) {
     case MixerKind::attention: {
       WW_ASSIGN_OR_RETURN(out.mixer, build_attention(pack_, mixer));
@@ -125,6 +134,7 @@ Status DecoderBuilder<Target>::layer(int index, LayerWeights& out) {
   switch (traits_.layers[index].feed_forward) {
     case FeedForwardKind::none: break;
     case FeedForwardKind::dense: {
+      feed_forward.prefix = dense_prefix(prefix);
       WW_ASSIGN_OR_RETURN(out.feed_forward, build_dense(pack_, feed_forward));
       break;
     }

@@ -134,6 +134,27 @@ TEST_F(LoaderTest, ShardsGiveTheSameModelAsOneFile) {
   EXPECT_EQ(*(*whole)->feed(ids), *(*sharded)->feed(ids));
 }
 
+// transformers gives them the name that layers with experts have.
+TEST_F(LoaderTest, DenseLayersOfKimiLinearLoadAsTransformersSavesThem) {
+  fs::remove_all(folder_);
+  fs::copy("tests/golden/families/kimi-linear-moe", folder_);
+  const int32_t ids[] = {3, 4, 5};
+  auto published = open();
+  ASSERT_TRUE(published.ok()) << published.status().message();
+  const std::vector<float> wanted = *(*published)->feed(ids);
+  const std::string file = read_file(folder_ / "model.safetensors");
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, file.data(), sizeof header_bytes);
+  std::string header = file.substr(8, header_bytes);
+  const std::string dense = "layers.0.mlp.";
+  for (size_t at = header.find(dense); at != std::string::npos; at = header.find(dense))
+    header.replace(at, dense.size(), "layers.0.block_sparse_moe.");
+  write_file(folder_ / "model.safetensors", safetensors(header, 0) + file.substr(8 + header_bytes));
+  auto saved = open();
+  ASSERT_TRUE(saved.ok()) << saved.status().message();
+  EXPECT_EQ(*(*saved)->feed(ids), wanted);
+}
+
 TEST(BackgroundRelease, PassesEveryViewOnBeforeItLetsGoOfTheSource) {
   struct Counting final : WeightSource {
     explicit Counting(std::promise<std::vector<const void*>>& done) : done_(done) {}
