@@ -208,6 +208,46 @@ TEST_F(CApiGpu, RefusesWhatKernelsCannotRead) {
   ww_plan_destroy(plan);
 }
 
+// As DLPack hands over a K of no tokens: without an address.
+TEST_F(CApiGpu, RowsThatHaveNoTokensToSeeAreZero) {
+  for (const char* backend : {"", "fa3", "flashinfer", "triton", "torch_native", "flex_attention"}) {
+    SCOPED_TRACE(backend);
+    ww_plan_options options = this->options(true);
+    options.page_size = 0;
+    options.backend = backend;
+    ww_plan* plan = nullptr;
+    ASSERT_EQ(ww_plan_create(workspace_, &options, &plan), WW_OK) << ww_last_error();
+    for (const int rows : {1, 70}) {  // decode, prompts
+      const int32_t q_indptr[] = {0, rows, 2 * rows}, kv_indptr[] = {0, 0, 0};
+      ww_batch batch = WW_BATCH_INIT;
+      batch.num_requests = 2;
+      batch.q_indptr = q_indptr;
+      batch.kv_indptr = kv_indptr;
+      batch.stream = stream_;
+      ASSERT_EQ(ww_plan_batch(plan, &batch), WW_OK) << ww_last_error();
+      Both q({2 * rows, kQHeads, kDim}, kBf16, 1), out({2 * rows, kQHeads, kDim}, kBf16, 2);
+      Both lse({2 * rows, kQHeads}, kF32, 3);
+      std::fill(out.host.begin(), out.host.end(), 0);
+      std::fill_n(reinterpret_cast<float*>(lse.host.data()), 2 * rows * kQHeads, -INFINITY);
+      int64_t shape[] = {0, kKvHeads, kDim};
+      const ww_tensor none = {nullptr, {WW_DEVICE_CUDA, 0}, 3, kBf16, shape, nullptr, 0};
+      ww_kv_cache kv = WW_KV_CACHE_INIT;
+      kv.k = kv.v = &none;
+      ww_run_args args = WW_RUN_ARGS_INIT;
+      args.q = &q.tensor[1];
+      args.kv = &kv;
+      args.out = &out.tensor[1];
+      args.lse_ln = &lse.tensor[1];
+      args.stream = stream_;
+      ASSERT_EQ(ww_plan_run(plan, &args), WW_OK) << ww_last_error();
+      ASSERT_EQ(cudaStreamSynchronize(stream_), cudaSuccess);
+      EXPECT_EQ(out.difference(), 0) << rows;
+      EXPECT_EQ(lse.difference(), 0) << rows;
+    }
+    ww_plan_destroy(plan);
+  }
+}
+
 // A decode batch of three requests over shuffled pages, to be planned with other lengths again.
 struct DecodeBatch {
   std::vector<int32_t> q_indptr = {0, 1, 2, 3}, kv_lens, table;
