@@ -17,6 +17,7 @@
 #include "engine/serve_plan.h"
 #include "engine/speculation.h"
 #include "engine/start_device.h"
+#include "engine/state_slots.h"
 #include "lora/target_modules.h"
 
 namespace warpweave {
@@ -28,7 +29,8 @@ struct Explanation {
   ModelDescription model;
   std::optional<ServePlan> plan;
   std::vector<Status> refusals;
-  std::optional<Resolved> by_rule;  // of what is not served: what the rules would choose, were it written
+  // Of what is not served: what the rules would choose, were it written, or which of them would refuse it.
+  std::optional<Result<Resolved>> by_rule;
 };
 
 // --hardware, or this machine.
@@ -94,6 +96,7 @@ std::vector<Status> early_refusals(const ServerArgs& args, const Explanation& fo
     return list;
   }
   add(check_weights_fit(args, *model.config, found.target));
+  add(check_state_flags(args, *model.config));
   add(check_speculation(args, *model.config));
   add(check_served_model(args, {*model.config, model.eos_token_ids, model.weights.get(), model.where, model.path},
                          found.target.hardware.arch));
@@ -112,9 +115,8 @@ void explain(const ServerArgs& args, Explanation& found) {
       found.refusals.push_back(plan.status());
     }
   } else if (model.facts.ok()) {
-    const Result<Resolved> by_rule = select_attention(found.target.hardware, *model.facts, attention_flags(args),
-                                                      known_backends_as_written());
-    if (by_rule.ok()) found.by_rule = *by_rule;
+    found.by_rule = select_attention(found.target.hardware, *model.facts, attention_flags(args),
+                                     known_backends_as_written());
   }
 }
 
@@ -144,7 +146,8 @@ nlohmann::json explanation_json(const ServerArgs& args, const Explanation& found
   json["error"] = error_json(found.refusals[0]);
   json["errors"] = nlohmann::json::array();
   for (const Status& refusal : found.refusals) json["errors"].push_back(error_json(refusal));
-  json["attention_by_rule"] = found.by_rule ? to_json(*found.by_rule) : nlohmann::json();
+  json["attention_by_rule"] = found.by_rule && found.by_rule->ok() ? to_json(**found.by_rule) : nlohmann::json();
+  if (found.by_rule && !found.by_rule->ok()) json["attention_by_rule_error"] = error_json(found.by_rule->status());
   return json;
 }
 
@@ -152,9 +155,14 @@ void print_refusals(const Explanation& found) {
   for (const Status& refusal : found.refusals) fail(refusal, kExitRefused);
   for (const std::string& note : notes_of(found)) std::printf("note: %s\n", note.c_str());
   if (!found.by_rule) return;
-  std::printf("%s on %s is not served; were all of it written, the rules would choose\n",
+  std::printf("%s on %s is not served; were all of it written, the rules would ",
               found.model.facts->architecture.c_str(), found.target.hardware.name.c_str());
-  for (const std::string& line : explain_lines(*found.by_rule)) {
+  if (!found.by_rule->ok()) {
+    std::printf("refuse it, too: %s\n", std::string(found.by_rule->status().message()).c_str());
+    return;
+  }
+  std::printf("choose\n");
+  for (const std::string& line : explain_lines(**found.by_rule)) {
     if (!line.starts_with("refused ")) std::printf("  %s\n", line.c_str());
   }
 }

@@ -14,7 +14,7 @@
 
 #include "attention/registry.h"
 #include "base/testing/temporary_folder.h"
-#include "cli/commands.h"
+#include "cli/explain_testing.h"
 #include "cli/model_facts.h"
 #include "engine/engine_impl.h"
 #include "model/families/family.h"
@@ -23,12 +23,6 @@ namespace warpweave {
 namespace {
 
 namespace fs = std::filesystem;
-using Argv = std::vector<std::string>;
-
-Argv operator+(Argv a, const Argv& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 Argv words_of(const std::string& line) {
   std::istringstream stream(line);
@@ -36,28 +30,6 @@ Argv words_of(const std::string& line) {
   for (std::string word; stream >> word;) words.push_back(word);
   return words;
 }
-
-std::string text_of(const Argv& argv) {
-  std::string text;
-  for (const std::string& word : argv) text += word + " ";
-  return text;
-}
-
-struct Explained {
-  int exit_code = 0;
-  nlohmann::json json;
-};
-
-Explained explain_json(const Argv& argv) {
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Explained out;
-  out.exit_code = explain_command(argv + Argv{"--json"});
-  testing::internal::GetCapturedStderr();
-  out.json = nlohmann::json::parse(testing::internal::GetCapturedStdout(), nullptr, false);
-  return out;
-}
-
 // The configurations behind "; works: " of a message, each as words of a command line.
 std::vector<Argv> proposals_of(const std::string& message) {
   std::vector<Argv> list;
@@ -97,32 +69,6 @@ TEST(Explain, ExitCodes) {
   EXPECT_EQ(exit_code({"--device", "abacus"}), kExitUsage);
   EXPECT_EQ(exit_code({"--model-path", "/nonexistent"}), kExitFailed);
   EXPECT_EQ(exit_code({"--attention-tuning-file", "/nonexistent"}), kExitFailed);
-}
-
-TEST(Explain, RefusesNumbersThatContradictEachOther) {
-  const Argv ngram = {"--speculative-algorithm", "NGRAM"}, branches = {"--speculative-ngram-min-bfs-breadth"};
-  const Argv hybrid = {"--model-path", "tests/golden/families/qwen3-next", "--skip-tokenizer-init",
-                       "--max-mamba-cache-size", "4"};
-  struct {
-    Argv flags;
-    const char* refused;
-  } cases[] = {
-      {ngram + branches + Argv{"10"}, ""},
-      {ngram + branches + Argv{"11"}, "--speculative-ngram-min-bfs-breadth"},
-      {ngram + branches + Argv{"2", "--speculative-eagle-topk", "1"}, "--speculative-ngram-min-bfs-breadth"},
-      {ngram + branches + Argv{"5", "--speculative-ngram-max-bfs-breadth", "4"}, "--speculative-ngram-min-bfs-breadth"},
-      {ngram + branches + Argv{"4", "--speculative-ngram-max-bfs-breadth", "4"}, ""},
-      {hybrid, ""},
-      {hybrid + Argv{"--max-running-requests", "4"}, ""},
-      {hybrid + Argv{"--max-running-requests", "5"}, "--max-mamba-cache-size"}};
-  for (const auto& [flags, refused] : cases) {
-    SCOPED_TRACE(text_of(flags));
-    const Explained found = explain_json(flags + Argv{"--device", "cpu"});
-    EXPECT_EQ(found.exit_code, *refused ? kExitRefused : 0);
-    if (*refused) {
-      EXPECT_EQ(found.json["error"]["flag"], refused);
-    }
-  }
 }
 
 // In a folder with weights, in one without, and in a published configuration.
@@ -303,16 +249,6 @@ TEST(Explain, ProposalsWorkInThisProgram) {
   EXPECT_GT(checked.size(), 30u);
 }
 
-TEST(Explain, ListsEveryReason) {
-  const Explained found = explain_json({"--hardware", "b200", "--tp", "8", "--model-path", "DeepSeek-R1"});
-  ASSERT_EQ(found.exit_code, kExitRefused);
-  ASSERT_EQ(found.json["errors"].size(), 3u) << found.json.dump();
-  EXPECT_EQ(found.json["errors"][0]["flag"], "--tp-size");
-  EXPECT_EQ(found.json["errors"][1]["flag"], "--device");
-  EXPECT_NE(found.json["errors"][2]["message"].get<std::string>().find("do not fit"), std::string::npos);
-  EXPECT_EQ(found.json["attention_by_rule"]["prefill_attention_backend"], "trtllm_mla");
-}
-
 // 671 billion weights: those of the layers in 8 bits with a scale for each 128 x 128, routers and embeddings in 16.
 TEST(Explain, SaysByHowManyBytesAModelDoesNotFit) {
   const Explained found = explain_json({"--hardware", "h200", "--model-path", "deepseek-ai/DeepSeek-V3"});
@@ -343,26 +279,6 @@ TEST(Explain, CountsWeightsAsTheyWillBeServed) {
   // Experts in one tensor stay in 16 bits.
   const std::string oss = explain("openai/gpt-oss-120b", {"--quantization", "fp8"}).json["error"]["message"];
   EXPECT_NE(oss.find("do not fit"), std::string::npos) << oss;
-}
-
-// A known way to serve DeepSeek-R1 on eight Blackwell GPUs: each of its flags and files that is not served here.
-TEST(Explain, ListsEveryFlagThatIsNotServed) {
-  const Argv line = {"--model-path", "nvidia/DeepSeek-R1-FP4", "--tp", "8", "--attention-backend", "trtllm_mla",
-                     "--moe-runner-backend", "flashinfer_trtllm", "--quantization", "modelopt_fp4",
-                     "--prefill-attention-backend", "fa4", "--disable-custom-all-reduce", "--ep-size", "8"};
-  const Explained found = explain_json(line + Argv{"--hardware", "b200"});
-  ASSERT_EQ(found.exit_code, kExitRefused);
-  std::set<std::string> flags;
-  for (const auto& error : found.json["errors"]) flags.insert(error["flag"].get<std::string>());
-  EXPECT_EQ(flags, (std::set<std::string>{"--tp-size", "--moe-runner-backend", "--quantization", "--ep-size", "--device",
-                                          "--model-path", "quantization_config"}))
-      << found.json["errors"].dump();
-  const auto served = parse_flags(Command::serve, line);
-  ASSERT_FALSE(served.ok());
-  for (const char* flag : {"--quantization modelopt_fp4", "--moe-runner-backend flashinfer_trtllm", "--tp-size 8",
-                           "--ep-size"}) {
-    EXPECT_NE(served.status().message().find(flag), std::string::npos) << served.status().message();
-  }
 }
 
 TEST(Explain, SaysWhereLatentPromptsChangeTheirForm) {

@@ -19,8 +19,8 @@ Groups groups_of(const SchedulerConfig& scheduler) {
   return out;
 }
 
-Status too_small(const SchedulerConfig& scheduler) {
-  const std::string page = std::to_string(scheduler.page_size);
+Status too_small(int page_size) {
+  const std::string page = std::to_string(page_size);
   return Status::invalid_argument("the KV pool would have no page of " + page + " tokens; give --max-total-tokens " +
                                       page + " or more, or raise --mem-fraction-static",
                                   "--max-total-tokens");
@@ -53,7 +53,7 @@ Status fit_chunk_to_windows(double ratio, SchedulerConfig& scheduler) {
 // Pages of one group without a window, and of one with.
 Status split_pages(double ratio, int64_t full_pages, SchedulerConfig& scheduler) {
   const Groups groups = groups_of(scheduler);
-  if (full_pages < 1) return too_small(scheduler);
+  if (full_pages < 1) return too_small(scheduler.page_size);
   const auto window_pages = static_cast<int64_t>(ratio * static_cast<double>(full_pages));
   if (window_pages < 1) {
     return Status::invalid_argument(
@@ -76,6 +76,10 @@ bool splits_pool(const ServerArgs& args, const SchedulerConfig& scheduler) {
   return args.swa_full_tokens_ratio && groups.full > 0 && groups.windows > 0;
 }
 
+Status check_pool_tokens(const ServerArgs& args, int page_size) {
+  return args.max_total_tokens && *args.max_total_tokens < page_size ? too_small(page_size) : Status();
+}
+
 Status size_pool(const ServerArgs& args, double pool_bytes, size_t page_bytes, SchedulerConfig& scheduler) {
   const Groups groups = groups_of(scheduler);
   const double fitting = pool_bytes / static_cast<double>(page_bytes);
@@ -92,7 +96,7 @@ Status size_pool(const ServerArgs& args, double pool_bytes, size_t page_bytes, S
   const int64_t pages = args.max_total_tokens
                             ? *args.max_total_tokens / scheduler.page_size * (groups.full + groups.windows)
                             : std::min(useful, static_cast<int64_t>(fitting));
-  if (pages < groups.full + groups.windows) return too_small(scheduler);
+  if (pages < groups.full + groups.windows) return too_small(scheduler.page_size);
   if (pages > INT32_MAX / scheduler.page_size) return Status::invalid_argument(
       "the KV pool would have more than 2147483647 tokens; lower --max-total-tokens", "--max-total-tokens");
   scheduler.num_pages = static_cast<int>(pages);

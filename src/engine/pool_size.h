@@ -17,6 +17,9 @@ namespace warpweave {
 // Whether the flag splits the pool of this model: it has layers of both kinds, in groups of their own.
 bool splits_pool(const ServerArgs& args, const SchedulerConfig& scheduler);
 
+// Refuses --max-total-tokens that fill no page.
+Status check_pool_tokens(const ServerArgs& args, int page_size);
+
 // Sets num_pages and window_pages: --max-total-tokens in every group without a window (without a split, in every
 // group), or what `pool_bytes` hold at `page_bytes` a page, never more than all running requests could use. Where a
 // split leaves few pages to windows, chunked_prefill_size comes down to what fits them.

@@ -9,6 +9,7 @@
 #include "engine/encoder_plan.h"
 #include "engine/latent_plan.h"
 #include "engine/open_adapters.h"
+#include "engine/pool_size.h"
 #include "engine/speculation.h"
 #include "engine/state_slots.h"
 #include "linear/host_backends.h"
@@ -113,6 +114,16 @@ SchedulerConfig scheduler_config(const ServerArgs& args, int page_size, int cont
 // Whether bits show where a prompt was cut: linear attention goes by chunks, but for GPUs' in f32.
 bool cuts_show(const ModelConfig& config, DType dtype, bool gpu) {
   return config.linear.has_value() && (!gpu || dtype != DType::f32);
+}
+
+// Rows to fill steps up to where no prompt joins steps that decode.
+Status check_mixed_rows(const ServerArgs& args, bool mixes) {
+  const int rows = args.mixed_chunk_rows.value_or(0);
+  if (mixes || args.disable_mixed_chunk || rows == 0) return {};
+  const char* const way = args.enable_deterministic_inference ? "" : "add --enable-mixed-chunk, or ";
+  return Status::invalid_argument(
+      fmt::format("--mixed-chunk-rows {}: prompts join no steps that decode here; {}leave it out", rows, way),
+      "--mixed-chunk-rows");
 }
 
 // Parts of a model beside its full attention that selection resolved but that are not written for this device, or not
@@ -331,6 +342,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
                                                                 check_layers(proposed, target).ok();
                                                        }));
   WW_RETURN_IF_ERROR(check_layers(plan.attention, target));
+  WW_RETURN_IF_ERROR(check_pool_tokens(args, plan.attention.page_size));
   if (model.config.latent) plan_latent_forms(args, model.config, target, plan);
   WW_RETURN_IF_ERROR(check_draft_tokens(args, plan.attention.speculation, model.config));
   WW_ASSIGN_OR_RETURN(plan.modifiers, attention_modifiers(args, plan.attention));
@@ -340,6 +352,7 @@ Result<ServePlan> plan_serving(const ServerArgs& args, const ModelToServe& model
   if (plan.attention.deterministic && cuts_show(model.config, plan.dtype, gpu)) {
     WW_RETURN_IF_ERROR(keep_prompt_bits(args, plan.scheduler));
   }
+  WW_RETURN_IF_ERROR(check_mixed_rows(args, plan.scheduler.enable_mixed_chunk));
   plan.cache_layout = cache_layout(args, model.config, plan);
   plan.scheduler.cache_groups = plan.cache_layout.groups;
   WW_ASSIGN_OR_RETURN(plan.draft, plan_draft(args, {model.config, model.path, plan.attention, plan.cache_layout,

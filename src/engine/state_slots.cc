@@ -55,6 +55,13 @@ Status check_state_flags(const ServerArgs& args, const ModelConfig& config) {
                     *args.mamba_track_interval, kLinearAttnLeastInterval, kLinearAttnChunkTokens),
         "--mamba-track-interval");
   }
+  if (args.max_mamba_cache_size && args.mamba_full_memory_ratio && config.has_recurrent_layers()) {
+    return Status::invalid_argument(
+        fmt::format("--mamba-full-memory-ratio: --max-mamba-cache-size {} says how many states there are; leave one of "
+                    "the two out",
+                    *args.max_mamba_cache_size),
+        "--mamba-full-memory-ratio");
+  }
   if (config.has_recurrent_layers()) return check_running_requests(args, args.max_mamba_cache_size);
   struct Given { const char* flag; bool given; };
   for (const Given& state : {Given{"--max-mamba-cache-size", args.max_mamba_cache_size.has_value()},
