@@ -181,9 +181,10 @@ void read_from_tensors(const GgufContents& file, ModelConfig& out) {
     if (has(name)) out.dtype = file.tensors.find(layer + name)->second.dtype;
   }
   if (!is_gated_hybrid(out.model_type)) return;
-  if (out.linear) out.linear->split_input = out.model_type == "qwen3_next" && has("attn_qkv.weight");
-  for (int i = 0; out.num_experts > 0 && i < out.num_layers; ++i) {
-    if (!file.tensors.contains(fmt::format("blk.{}.ffn_gate_inp.weight", i))) out.mlp_only_layers.push_back(i);
+  for (int i = 0; i < out.num_layers; ++i) {
+    const auto layer_has = [&](const char* name) { return file.tensors.contains(fmt::format("blk.{}.{}", i, name)); };
+    if (out.linear && out.model_type == "qwen3_next") out.linear->split_input |= layer_has("attn_qkv.weight");
+    if (out.num_experts > 0 && !layer_has("ffn_gate_inp.weight")) out.mlp_only_layers.push_back(i);
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "model/build_decoder.h"
 #include "model/gguf.h"
+#include "model/gguf_config.h"
 #include "model/model_bundle.h"
 #include "model/testing/model_folder_testing.h"
 
@@ -411,6 +412,30 @@ TEST(Gguf, PartsOfASplitModelAreRefusedWithTheWayOut) {
                  StatusCode::unsupported, {"model-00001-of-00003.gguf", "3 parts", "llama-gguf-split --merge"});
   write_file(folder / "model.gguf", with_number(file, "split.count", 1));
   EXPECT_TRUE(open_model_bundle(folder / "model.gguf", {.tokenizer_path = {}, .skip_tokenizer = true}).ok());
+}
+
+// Qwen3-Next's z has a tensor of its own in layers with delta nets, wherever the first of them is.
+TEST(Gguf, SplitInputsAreSeenBehindALayerWithAttention) {
+  const std::string bytes = read_file("tests/golden/families/gguf-qwen3-next-moe/model.gguf");
+  Result<GgufContents> file = parse_gguf(bytes, "f");
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  std::map<std::string, TensorView, std::less<>> turned;  // the first two layers, the other way round
+  for (auto [name, tensor] : file->tensors) {
+    if (name.starts_with("blk.0.") || name.starts_with("blk.1.")) name[4] ^= '0' ^ '1';
+    turned[name] = tensor;
+  }
+  const GgufArch arch = *find_gguf_arch("qwen3next");
+  const Result<ModelConfig> before = read_gguf_config(*file, arch);
+  ASSERT_TRUE(before.ok()) << before.status().message();
+  ASSERT_TRUE(before->recurrent_layers[0] && !before->recurrent_layers[1]);
+  std::vector<int64_t> kinds(before->recurrent_layers.begin(), before->recurrent_layers.end());
+  std::swap(kinds[0], kinds[1]);
+  file->metadata["qwen3next.attention.recurrent_layers"] = kinds;
+  file->tensors = turned;
+  const Result<ModelConfig> after = read_gguf_config(*file, arch);
+  ASSERT_TRUE(after.ok()) << after.status().message();
+  EXPECT_FALSE(after->recurrent_layers[0]);
+  EXPECT_TRUE(after->linear->split_input);
 }
 
 // Layers behind the decoder's are cut off its list of layers, too: without them there may be none with attention, or
