@@ -86,6 +86,51 @@ def test_raw_gates(name):
     np.testing.assert_allclose(out[0], expected, atol=2e-5)
 
 
+# Heads before tokens, every second token, a part of a wider array, elements apart: fla takes all of them.
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_inputs_of_any_strides(name):
+    function, kda = FUNCTIONS[name]
+    x = Inputs(70, kda, batch=2)
+
+    def heads_first(array):
+        return np.ascontiguousarray(np.swapaxes(array, 1, 2)).swapaxes(1, 2)
+
+    def apart(array, axis):
+        wide = np.full([size * (1 + (i == axis)) for i, size in enumerate(array.shape)], np.nan, np.float32)
+        view = wide[tuple(slice(None, None, 2) if i == axis else slice(None) for i in range(array.ndim))]
+        view[...] = array
+        return view
+
+    wanted, _ = function(x.q, x.k, x.v, x.g, x.beta, use_qk_l2norm_in_kernel=True)
+    for change in (heads_first, lambda array: apart(array, 1), lambda array: apart(array, array.ndim - 1), lambda array: apart(array, 2)):
+        out, _ = function(*(change(array) for array in (x.q, x.k, x.v, x.g, x.beta)), use_qk_l2norm_in_kernel=True)
+        np.testing.assert_array_equal(out, wanted)
+
+
+def test_shapes_that_are_no_call_are_named():
+    x, steps = Inputs(20, False, batch=2), Steps(1)
+    gates, state = (x.g, x.beta), np.zeros((3, V_HEADS, V_DIM, K_DIM), np.float32)
+    raw = dict(use_gate_in_kernel=True, use_beta_sigmoid_in_kernel=True, A_log=np.zeros(V_HEADS, np.float32))
+    pool = np.zeros((5, V_HEADS, V_DIM, K_DIM), np.float32)
+    fla, decode = warpweave.chunk_gated_delta_rule, gdn_decode.gated_delta_rule_decode_pretranspose
+    mtp = lambda slots: gdn_decode.gated_delta_rule_mtp(steps.x.q, steps.x.k, steps.x.v, pool, slots, steps.a_log, steps.a,  # noqa: E731
+                                                        steps.bias, steps.b)
+    calls = {
+        "q: has the shape": lambda: fla(x.q[0], x.k, x.v, *gates),
+        "g: has the shape": lambda: warpweave.chunk_kda(x.q, x.k, x.v, *gates),
+        "dt_bias: has the shape": lambda: fla(x.q, x.k, x.v, *gates, dt_bias=np.zeros(3, np.float32), **raw),
+        "scale: is 0": lambda: fla(x.q, x.k, x.v, *gates, scale=0.0),
+        "v: has the shape": lambda: gdn_prefill.chunk_gated_delta_rule(x.q[0], x.k[0], x.v, np.exp(x.g[0]), x.beta[0]),
+        "output_state: is": lambda: gdn_prefill.chunk_gated_delta_rule(x.q[0], x.k[0], x.v[0], output_state=state),
+        "state: has 4 rows, q 3": lambda: decode(steps.x.q, steps.x.k, steps.x.v, pool[:4], steps.a_log, steps.a, steps.bias, steps.b),
+        "initial_state_indices: 5": lambda: mtp(np.array([0, 1, 5])),
+        "initial_state_indices: must": lambda: mtp(np.array([0, 1])),
+    }
+    for words, call in calls.items():
+        with pytest.raises(ValueError, match=words):
+            call()
+
+
 def test_no_gates_and_half_precision():
     x = Inputs(10, False)
     k = x.k / np.linalg.norm(x.k, axis=-1, keepdims=True)

@@ -23,6 +23,27 @@ def compact(array):
     return array.contiguous() if torch_of(array) is not None else np.ascontiguousarray(array)
 
 
+def in_rows(array):
+    """[tokens, heads] or [tokens, heads, dim] as kernels read it: as it lies where heads lie within tokens and a head's elements
+    side by side, else a compact copy."""
+    if array is None:
+        return None
+    if torch_of(array) is not None:
+        strides = array.stride()
+    elif isinstance(array, np.ndarray):
+        strides = [stride // array.itemsize for stride in array.strides]
+    else:
+        return array  # of another library, which says by an error what cannot be read
+    if array.ndim == 3 and array.shape[-1] > 1 and strides[-1] != 1:
+        return compact(array)
+    extent = 1
+    for size, stride in zip(reversed(array.shape), reversed(strides)):
+        if size > 1 and stride < extent:
+            return compact(array)
+        extent += (size - 1) * stride
+    return array
+
+
 def turned(state):
     """[..., k dim, v dim] of [..., v dim, k dim], or the other way round; a view."""
     return state.transpose(-1, -2) if torch_of(state) is not None else np.swapaxes(state, -1, -2)
@@ -51,6 +72,8 @@ def run(q, k, v, state, out, *, q_indptr=None, slots=None, **options):
     tokens; `state` is read and written in place. Without q_indptr each token is a sequence of its own. options: those
     of _core.linear_attention. Of no tokens nothing is computed, and a state from zeros stays zeros."""
     options = {name: value for name, value in options.items() if value is not None}
+    if options.get("scale") == 0:
+        raise ValueError("scale: is 0, which leaves nothing of q; without it, it is 1 / sqrt(k dim)")
     gates = {name: options.pop(name) for name in ("g", "beta", "a", "b", "a_log", "dt_bias") if name in options}
     if wants_gradients([q, k, v, state, *gates.values()]):
         raise NotImplementedError("linear attention has no gradients here: run it under torch.no_grad(), or use fla's to train")
@@ -58,10 +81,20 @@ def run(q, k, v, state, out, *, q_indptr=None, slots=None, **options):
         if options.get("from_zeros"):
             state[...] = 0
         return out
-    gates = {name: readable(array) for name, array in gates.items()}
-    _core.linear_attention(context(), readable(q), readable(k), readable(v), readable(state), readable(out),
-                           q_indptr=host_ints(q_indptr), slots=host_ints(slots), stream=stream_of(q), **gates, **options)
+    stream = stream_of(q)
+    gates = {name: readable(in_rows(array)) for name, array in gates.items()}
+    q, k, v = (readable(in_rows(array)) for array in (q, k, v))
+    _core.linear_attention(context(), q, k, v, readable(state), readable(out),
+                           q_indptr=host_ints(q_indptr), slots=host_ints(slots), stream=stream, **gates, **options)
     return out
+
+
+def check_dims(layout, **arrays):
+    """`layout`: the names of the dimensions, joined by ", "."""
+    count = layout.count(",") + 1
+    for name, array in arrays.items():
+        if len(array.shape) != count:
+            raise ValueError(f"{name}: has the shape {tuple(array.shape)}, must be [{layout}]")
 
 
 def flat(array):
@@ -90,4 +123,4 @@ def covering(cu_seqlens, tokens):
     return starts
 
 
-__all__ = ["as_floats", "compact", "covering", "filled", "flat", "float_copy", "indptr_of", "new_out", "run", "turned"]
+__all__ = ["as_floats", "check_dims", "compact", "covering", "filled", "flat", "float_copy", "indptr_of", "new_out", "run", "turned"]

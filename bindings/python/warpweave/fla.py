@@ -9,7 +9,9 @@ chunk_... and fused_recurrent_... differ on a GPU alone: prompts by chunks with 
 There, q, k and v in float32 run token by token, too.
 """
 
-from ._linear import as_floats, compact, filled, flat, float_copy, indptr_of, new_out, run, turned
+import numpy as np
+
+from ._linear import as_floats, check_dims, compact, filled, flat, float_copy, indptr_of, new_out, run, turned
 
 
 def _linear(q, k, v, gates, *, kda, scale, initial_state, output_final_state, l2norm, cu_seqlens, state_v_first, exact, deterministic,
@@ -42,12 +44,19 @@ def _gates(q, v, g, beta, raw, kda, A_log, dt_bias):
     if A_log is None or g is None or beta is None:
         raise ValueError("use_gate_in_kernel: needs g, beta and A_log")
     if dt_bias is not None:
-        dt_bias = compact(as_floats(dt_bias)).reshape((v.shape[2], q.shape[3]) if kda else (v.shape[2],))
+        dt_bias, shape = compact(as_floats(dt_bias)), (v.shape[2], q.shape[3]) if kda else (v.shape[2],)
+        if np.prod(dt_bias.shape) != np.prod(shape):
+            raise ValueError(f"dt_bias: has the shape {tuple(dt_bias.shape)}, must hold a value for each of {shape}")
+        dt_bias = dt_bias.reshape(shape)
     return dict(a=g, b=beta, a_log=compact(as_floats(A_log)).reshape(-1), dt_bias=dt_bias)
 
 
 def _call(q, k, v, g, beta, scale, initial_state, output_final_state, use_qk_l2norm_in_kernel, use_gate_in_kernel,
           use_beta_sigmoid_in_kernel, A_log, dt_bias, cu_seqlens, state_v_first, out, *, kda, exact, deterministic=False):
+    check_dims("batch, tokens, heads, dim", q=q, k=k, v=v)
+    for name, gate in (("g", g), ("beta", beta)):
+        if gate is not None:
+            check_dims("batch, tokens, v heads, k dim" if kda and name == "g" else "batch, tokens, v heads", **{name: gate})
     if use_gate_in_kernel != use_beta_sigmoid_in_kernel:
         raise NotImplementedError("use_gate_in_kernel and use_beta_sigmoid_in_kernel: one without the other does not run here")
     gates = _gates(q, v, g, beta, use_gate_in_kernel, kda, A_log, dt_bias)

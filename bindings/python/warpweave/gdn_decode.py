@@ -4,7 +4,7 @@ softplus(a + dt_bias), the step size sigmoid(b)."""
 import numpy as np
 
 from ._arrays import host_ints
-from ._linear import as_floats, compact, filled, flat, float_copy, indptr_of, new_out, run, turned
+from ._linear import as_floats, check_dims, compact, filled, flat, float_copy, indptr_of, new_out, run, turned
 
 
 def _step(q, k, v, state, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, q_indptr=None, slots=None, from_zeros=False):
@@ -14,9 +14,16 @@ def _step(q, k, v, state, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, q_
     return output
 
 
-def _check_one_token(q):
+def _check_one_token(q, k, v):
+    check_dims("batch, 1, heads, dim", q=q, k=k, v=v)
     if q.shape[1] != 1:
         raise ValueError(f"q: a decode step has one token, this has {q.shape[1]}; use gated_delta_rule_mtp")
+
+
+def _check_rows(state, q):
+    if state.shape[0] != q.shape[0]:
+        raise ValueError(f"state: has {state.shape[0]} rows, q {q.shape[0]}; of a pool of states pass initial_state and "
+                         "initial_state_indices to gated_delta_rule_decode_pretranspose")
 
 
 def gated_delta_rule_decode_pretranspose(q, k, v, state, A_log, a, dt_bias, b, scale=None, output=None, use_qk_l2norm=True,
@@ -24,7 +31,7 @@ def gated_delta_rule_decode_pretranspose(q, k, v, state, A_log, a, dt_bias, b, s
     """q and k [batch, 1, k heads, dim], v [batch, 1, v heads, dim], a and b [batch, 1, v heads]. state [batch, v heads, v dim, k
     dim], float32 (or bfloat16), is advanced in place; None: zeros. Or initial_state, a pool of such states, and
     initial_state_indices [batch], where each row's is (-1: a padded row). Returns (output, state)."""
-    _check_one_token(q)
+    _check_one_token(q, k, v)
     if (initial_state is None) != (initial_state_indices is None):
         raise ValueError("initial_state: is given with initial_state_indices, or both are not")
     if initial_state is not None:
@@ -32,7 +39,9 @@ def gated_delta_rule_decode_pretranspose(q, k, v, state, A_log, a, dt_bias, b, s
             raise ValueError("state: must be None beside initial_state")
         return _step(q, k, v, initial_state, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, slots=initial_state_indices), initial_state
     fresh = state is None
-    if fresh:
+    if not fresh:
+        _check_rows(state, q)
+    else:
         state = filled(v, (q.shape[0], v.shape[2], v.shape[3], q.shape[3]), 0)
     return _step(q, k, v, state, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, from_zeros=fresh), state
 
@@ -40,7 +49,8 @@ def gated_delta_rule_decode_pretranspose(q, k, v, state, A_log, a, dt_bias, b, s
 def gated_delta_rule_decode(q, k, v, state, A_log, a, dt_bias, b, scale=None, output=None, use_qk_l2norm=True):
     """The same with states [batch, v heads, k dim, v dim], which are turned round and back: gated_delta_rule_decode_pretranspose is
     the fast one."""
-    _check_one_token(q)
+    _check_one_token(q, k, v)
+    _check_rows(state, q)
     v_first = float_copy(turned(state))
     output = _step(q, k, v, v_first, A_log, a, dt_bias, b, scale, output, use_qk_l2norm)
     state[...] = turned(v_first)
@@ -54,12 +64,16 @@ def gated_delta_rule_mtp(q, k, v, initial_state, initial_state_indices, A_log, a
     if intermediate_states_buffer is not None:
         raise NotImplementedError("intermediate_states_buffer: states after every token do not run here; verify, then advance the "
                                   "accepted tokens in a second call with disable_state_update=False")
+    check_dims("batch, tokens, heads, dim", q=q, k=k, v=v)
     starts = indptr_of(q, None)
     if not disable_state_update:
         return _step(q, k, v, initial_state, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, starts, initial_state_indices), initial_state
     slots = host_ints(initial_state_indices)
-    if slots.min(initial=0) < -1:
-        raise ValueError(f"initial_state_indices: {slots.min()} is no row of initial_state, nor -1")
+    if slots is None or slots.shape != (q.shape[0],):
+        raise ValueError(f"initial_state_indices: must hold a row of initial_state, or -1, for each of q's {q.shape[0]}")
+    if slots.min(initial=0) < -1 or slots.max(initial=-1) >= initial_state.shape[0]:
+        wrong = slots.min() if slots.min() < -1 else slots.max()
+        raise ValueError(f"initial_state_indices: {wrong} is none of the {initial_state.shape[0]} rows of initial_state, nor -1")
     states = compact(as_floats(initial_state[np.maximum(slots, 0)]))  # a copy
     rows = np.where(slots < 0, -1, np.arange(len(slots)))
     return _step(q, k, v, states, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, starts, rows), initial_state

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ._arrays import torch_of
-from ._linear import as_floats, covering, filled, float_copy, new_out, run
+from ._linear import as_floats, check_dims, covering, filled, float_copy, new_out, run
 
 
 def _logs(alpha):
@@ -19,10 +19,12 @@ def chunk_gated_delta_rule(q, k, v, g=None, beta=None, scale=None, initial_state
     """q and k [tokens, k heads, dim], v [tokens, v heads, dim], sequences end to end by cu_seqlens. Unlike fla's, g is the decay
     itself, exp of fla's: [tokens, v heads] in float32, and states are [sequences, v heads, v dim, k dim]. None: no decay; beta
     None: 1. deterministic: a sequence's bits are the same in any batch. Returns out, or (out, final state)."""
+    check_dims("tokens, heads, dim", q=q, k=k, v=v)
     starts = [0, q.shape[0]] if cu_seqlens is None else covering(cu_seqlens, q.shape[0])
     heads, shape = tuple(v.shape[:2]), (len(starts) - 1, v.shape[1], v.shape[2], q.shape[2])
-    if initial_state is not None and tuple(initial_state.shape) != shape:
-        raise ValueError(f"initial_state: is {tuple(initial_state.shape)}, must be {shape}")
+    for name, state in (("initial_state", initial_state), ("output_state", output_state)):
+        if state is not None and tuple(state.shape) != shape:
+            raise ValueError(f"{name}: is {tuple(state.shape)}, must be {shape}")
     if output_state is not None:
         state = output_state
         if initial_state is not None:
