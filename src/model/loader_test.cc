@@ -420,9 +420,10 @@ TEST(Gguf, SplitInputsAreSeenBehindALayerWithAttention) {
   Result<GgufContents> file = parse_gguf(bytes, "f");
   ASSERT_TRUE(file.ok()) << file.status().message();
   std::map<std::string, TensorView, std::less<>> turned;  // the first two layers, the other way round
-  for (auto [name, tensor] : file->tensors) {
-    if (name.starts_with("blk.0.") || name.starts_with("blk.1.")) name[4] ^= '0' ^ '1';
-    turned[name] = tensor;
+  for (const auto& [name, tensor] : file->tensors) {
+    std::string other = name;
+    if (name.starts_with("blk.0.") || name.starts_with("blk.1.")) other[4] ^= '0' ^ '1';
+    turned[other] = tensor;
   }
   const GgufArch arch = *find_gguf_arch("qwen3next");
   const Result<ModelConfig> before = read_gguf_config(*file, arch);
