@@ -45,7 +45,7 @@ HybridAttnBackend::HybridAttnBackend(std::unique_ptr<AttentionBackend> prefill,
       verify_with_decode_(verify_with_decode),
       caps_(common_caps(prefill_->caps(), decode_->caps())) {}
 
-AttentionBackend& HybridAttnBackend::child_for(ForwardMode mode) {
+AttentionBackend& HybridAttnBackend::child_for(ForwardMode mode) const {
   switch (mode) {
     case ForwardMode::decode:
     case ForwardMode::idle:

@@ -17,6 +17,7 @@ class HybridAttnBackend : public AttentionBackend {
   bool verifies_with_decode() const { return verify_with_decode_; }
 
   const Caps& caps() const override { return caps_; }  // what both children can do
+  const Caps& caps_of(ForwardMode mode) const { return child_for(mode).caps(); }  // of the one that runs it
   Status init_forward_metadata(const ForwardBatch& batch) override;
   Status reserve(const ForwardBatch& batch, const AttentionCall& shape) override;
   // That of the child which decodes, or of the one which prefills.
@@ -34,7 +35,7 @@ class HybridAttnBackend : public AttentionBackend {
   }
 
  private:
-  AttentionBackend& child_for(ForwardMode mode);
+  AttentionBackend& child_for(ForwardMode mode) const;
 
   std::unique_ptr<AttentionBackend> prefill_;
   std::unique_ptr<AttentionBackend> decode_;

@@ -170,6 +170,13 @@ Status rehearse_widest(const DeviceSetup& setup, int layers, DeviceWorker& worke
   return {};
 }
 
+// One behind the last layer with attention, after which a forward's recording is whole.
+int attention_layers_end(const ModelConfig& config) {
+  int end = config.num_layers;
+  while (end > 0 && config.has_recurrent_layers() && config.recurrent_layers[end - 1]) --end;
+  return end;
+}
+
 // With --dump-batch it records what it is given.
 Result<std::unique_ptr<AttentionBackend>> create_attention(const DeviceSetup& setup, ThreadTeam& team) {
   const ServerArgs& args = setup.options.args;
@@ -181,7 +188,7 @@ Result<std::unique_ptr<AttentionBackend>> create_attention(const DeviceSetup& se
   if (!args.dump_batch) return attention;
   return record_forward(std::move(attention), {.forward = *args.dump_batch,
                                                .layer = args.dump_batch_layer,
-                                               .num_layers = setup.bundle.config.num_layers,
+                                               .num_layers = attention_layers_end(setup.bundle.config),
                                                .path = args.dump_batch_file});
 }
 

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 
+#include "base/testing/temporary_folder.h"
 #include "device/opencl/platform_name.h"
 #include "engine/state_slots.h"
 #include "engine/testing/asking.h"
@@ -361,6 +363,18 @@ TEST_F(HybridServingFlags, DecodeAndChecksInGraphsGiveTheTextsOfStepsLaunchedOne
 std::string refused(const ServerArgs& args) {
   const auto served = try_serve(args);
   return served.ok() ? "nothing" : served.status().field();
+}
+
+// Of Jet-Nemotron's layers the last keeps a state: the last with attention ends a recording.
+TEST_F(HybridServingFlags, ForwardsAreRecordedBeforeRecurrentLayers) {
+  const TemporaryFolder folder;
+  ServerArgs args;
+  args.model_path = kWindows;
+  args.dump_batch = 2;
+  args.dump_batch_file = folder / "forward.wwb";
+  auto served = serve(args);
+  ask(served, {some_ids(9, 1)}, 4);
+  EXPECT_TRUE(std::filesystem::exists(args.dump_batch_file));
 }
 
 TEST_F(HybridServingFlags, WhatDoesNotFitIsRefusedByName) {

@@ -12,9 +12,12 @@
 namespace warpweave {
 namespace {
 
+AttentionKind kind_of(const RecordedLayer& layer) { return layer.latent ? AttentionKind::mla : AttentionKind::mha; }
+
 // What a layer asks for and the Caps lack; empty when they claim it all.
 std::string unclaimed(const Caps& caps, const Recording& r, const RecordedLayer& layer) {
   const AttentionCall& c = layer.call;
+  if (!caps.kinds.has(kind_of(layer))) return layer.latent ? "latent attention" : "attention with heads of K and V";
   if (!caps.kv_formats.has(layer.kv_format))
     return fmt::format("KV format {}", kv_format_name(layer.kv_format));
   for (const int dim : {c.head_dim, c.v_head_dim}) {
@@ -31,16 +34,28 @@ std::string unclaimed(const Caps& caps, const Recording& r, const RecordedLayer&
   return "";
 }
 
+// Layers with heads of K and V and latent ones have kernels of their own under one name.
+Result<std::unique_ptr<AttentionBackend>> create_for(const Recording& recording, const std::string& name,
+                                                     const BackendContext& context) {
+  const AttentionKind kind = recording.layers.empty() ? AttentionKind::mha : kind_of(recording.layers[0]);
+  for (const BackendRegistration& backend : built_backends()) {
+    const Caps& caps = *backend.caps;
+    const bool here = (caps.archs.bits & kCpuArchs.bits) != 0;
+    if (here && caps.name == name && caps.kinds.has(kind)) return create_backend(caps, context);
+  }
+  return create_backend(name, context);
+}
+
 class Runner {
  public:
   static Result<Runner> create(const Recording& recording, const std::string& name,
                                ThreadTeam& team) {
     Runner runner(recording, name);
     if (name == kAgainstRecorded) return runner;
-    WW_ASSIGN_OR_RETURN(runner.backend_,
-                        create_backend(name, {.team = &team,
-                                              .max_context_len = runner.batch_.max_kv_len,
-                                              .page_size = recording.page_size}));
+    WW_ASSIGN_OR_RETURN(runner.backend_, create_for(recording, name,
+                                                    {.team = &team,
+                                                     .max_context_len = runner.batch_.max_kv_len,
+                                                     .page_size = recording.page_size}));
     for (const RecordedLayer& layer : recording.layers) {
       const std::string lacks = unclaimed(runner.backend_->caps(), recording, layer);
       if (lacks.empty()) continue;

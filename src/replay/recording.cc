@@ -45,7 +45,7 @@ LayerSizes sizes_of(const Recording& r, const RecordedLayer& layer) {
           heads * c.head_dim,
           heads * c.v_head_dim,
           slots * k_dim * bits / 8,
-          slots * v_dim * bits / 8,
+          layer.latent ? 0 : slots * v_dim * bits / 8,
           fp4 ? slots * c.head_dim / kFp4BlockElements : 0,
           fp4 ? slots * c.v_head_dim / kFp4BlockElements : 0};
 }
@@ -81,6 +81,7 @@ json header_of(const Recording& r) {
                       {"kv_format", std::string(kv_format_name(layer.kv_format))},
                       {"sinks", layer.sinks},       {"k_scales", layer.k_scales},
                       {"v_scales", layer.v_scales}});
+    layers.back()["latent"] = layer.latent;
   }
   return {{"program", r.program},       {"backend", r.backend},
           {"forward", r.forward},       {"mode", static_cast<int>(r.mode)},
@@ -184,6 +185,7 @@ Status read_layer(const json& header, RecordedLayer& layer) {
   fields.integer("window_left", c.window_left, -1, kMaxSide);
   // Recordings of before have none.
   if (header.contains("window_right")) fields.integer("window_right", c.window_right, -1, kMaxSide);
+  if (header.contains("latent")) fields.boolean("latent", layer.latent);
   fields.number("logit_softcap", c.logit_softcap);
   fields.text("kv_format", format);
   WW_RETURN_IF_ERROR(fields.status());
@@ -199,6 +201,11 @@ Status read_layer(const json& header, RecordedLayer& layer) {
   if (kv_format_is_packed(*parsed) &&
       (c.num_kv_heads != 1 || c.head_dim != kPackedTokenDim || c.v_head_dim != kPackedLatentDim)) {
     return broken("kv_format is one of latent attention of 512 + 64 values, and the dims are others");
+  }
+  const bool fits = c.num_kv_heads == 1 && c.v_head_dim <= c.head_dim && *parsed != KvFormat::fp4_e2m1;
+  if (layer.latent ? !fits : kv_format_is_packed(*parsed)) {
+    return broken(layer.latent ? "latent is true, and the heads, dims or kv_format are not of latent attention"
+                               : "kv_format is one of latent attention, and latent is not true; record it again");
   }
   fields.numbers("sinks", layer.sinks, c.num_q_heads);
   fields.numbers("k_scales", layer.k_scales, c.num_kv_heads);
@@ -288,7 +295,8 @@ ForwardBatch Recording::batch() const {
 AttentionCall Recording::call(const RecordedLayer& layer, float* out, float* lse) const {
   AttentionCall call = layer.call;
   auto pool = [&](const std::vector<uint8_t>& data, const std::vector<uint8_t>& blocks,
-                  const std::vector<float>& scales, int dim) {
+                  const std::vector<float>& scales, int head_dim) {
+    const int dim = kv_stored_dim(layer.kv_format, head_dim);
     KvPoolView view;
     view.data = data.data();
     view.format = layer.kv_format;
@@ -300,7 +308,7 @@ AttentionCall Recording::call(const RecordedLayer& layer, float* out, float* lse
     return view;
   };
   call.k = pool(layer.k, layer.k_blocks, layer.k_scales, call.head_dim);
-  call.v = pool(layer.v, layer.v_blocks, layer.v_scales, call.v_head_dim);
+  call.v = layer.latent ? call.k : pool(layer.v, layer.v_blocks, layer.v_scales, call.v_head_dim);
   call.sinks = layer.sinks.empty() ? nullptr : layer.sinks.data();
   call.q = layer.q.data();
   call.out = out;

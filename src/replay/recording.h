@@ -21,11 +21,12 @@ inline constexpr uint64_t kMaxRecordingBytes = uint64_t{1} << 30;
 struct RecordedLayer {
   AttentionCall call;   // shapes and rules; pointers and pool views are unset, strides dense
   bool decode = false;  // by forward_decode
+  bool latent = false;  // latent attention: V is the first part of K
   KvFormat kv_format = KvFormat::bf16;
   std::vector<float> q;                        // [tokens, q_heads, head_dim]
   std::vector<float> sinks;                    // [q_heads] or empty
   std::vector<float> k_scales, v_scales;       // [kv_heads] or empty
-  std::vector<uint8_t> k, v;                   // [pages, page_size, kv_heads, dim] in kv_format
+  std::vector<uint8_t> k, v;                   // [pages, page_size, kv_heads, dim] in kv_format; latent: no v
   std::vector<uint8_t> k_blocks, v_blocks;     // fp4: [pages, page_size, kv_heads, dim / 16]
   std::vector<float> out;                      // [tokens, q_heads, v_head_dim]
 };

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "attention/hybrid.h"
 #include "base/log.h"
 #include "replay/recording.h"
 
@@ -135,7 +136,8 @@ void RecordingBackend::begin(const ForwardBatch& batch) {
   recording_ = std::make_unique<InProgress>();
   Recording& r = recording_->recording;
   r.program = "warpweave " WARPWEAVE_VERSION;
-  r.backend = inner_->caps().name;
+  const auto* const pair = dynamic_cast<const HybridAttnBackend*>(inner_.get());
+  r.backend = (pair != nullptr ? pair->caps_of(batch.mode) : inner_->caps()).name;
   r.forward = options_.forward;
   r.mode = batch.mode;
   r.page_size = batch.page_size;
@@ -172,6 +174,7 @@ void RecordingBackend::add_layer(const ForwardBatch& batch, const AttentionCall&
   layer.call.k = layer.call.v = {};
   layer.decode = decode;
   layer.kv_format = call.k.format;
+  layer.latent = call.k.data == call.v.data;
   layer.call.q_token_stride = int64_t{call.num_q_heads} * call.head_dim;
   layer.call.out_token_stride = int64_t{call.num_q_heads} * call.v_head_dim;
   if (recording_bytes(r) > kMaxRecordingBytes) {
@@ -186,12 +189,14 @@ void RecordingBackend::add_layer(const ForwardBatch& batch, const AttentionCall&
       dense_rows(call.out, batch.num_tokens, call.out_token_stride, layer.call.out_token_stride);
   layer.sinks = optional_floats(call.sinks, call.num_q_heads);
   layer.k_scales = optional_floats(call.k.head_scales, call.num_kv_heads);
-  layer.v_scales = optional_floats(call.v.head_scales, call.num_kv_heads);
+  if (!layer.latent) layer.v_scales = optional_floats(call.v.head_scales, call.num_kv_heads);
   const int bits = kv_format_bits(call.k.format);
   const PageCopier& pages = *recording_->pages;
   layer.k = pages.copy(call.k, {call.k.data, bits, 1}, call.num_kv_heads, kv_stored_dim(call.k.format, call.head_dim));
-  layer.v =
-      pages.copy(call.v, {call.v.data, bits, 1}, call.num_kv_heads, kv_stored_dim(call.v.format, call.v_head_dim));
+  if (!layer.latent) {
+    layer.v =
+        pages.copy(call.v, {call.v.data, bits, 1}, call.num_kv_heads, kv_stored_dim(call.v.format, call.v_head_dim));
+  }
   if (call.k.format == KvFormat::fp4_e2m1) {
     layer.k_blocks = pages.copy(call.k, {call.k.block_scales, 8, kFp4BlockElements},
                                 call.num_kv_heads, call.head_dim);

@@ -17,7 +17,7 @@ namespace warpweave {
 struct RecordingOptions {
   int64_t forward = 1;          // which one, from 1
   std::optional<int> layer;     // unset: all
-  int num_layers = 0;           // of the model
+  int num_layers = 0;           // of the model, up to the last with attention
   std::string path;
 };
 

@@ -8,9 +8,11 @@
 #include <random>
 #include <sstream>
 
+#include "attention/hybrid.h"
 #include "attention/registry.h"
 #include "base/testing/temporary_folder.h"
 #include "kv/kv_codec.h"
+#include "kv/latent_token.h"
 #include "replay/compare.h"
 #include "replay/recording.h"
 #include "replay/recording_backend.h"
@@ -98,6 +100,78 @@ class Forward {
   ForwardBatch batch_;
 };
 
+// Latent attention: one layer of 512 + 64 values a token, of which the first 512 are V, too.
+class LatentForward {
+ public:
+  static constexpr int kDim = 576, kVDim = 512, kPages = 9;
+
+  explicit LatentForward(KvFormat format) : format_(format) {
+    std::mt19937_64 random(5);
+    std::normal_distribution<float> normal;
+    const int stored = kv_stored_dim(format, kDim);
+    pool_.resize(kPages * kPageSize * stored * 4);
+    std::vector<float> row(kDim);
+    for (int64_t slot = 0; slot < kPages * kPageSize; ++slot) {
+      for (float& x : row) x = normal(random);
+      if (kv_format_is_packed(format)) {
+        pack_latent_token(format, row.data(), reinterpret_cast<std::byte*>(pool_.data()) + slot * stored);
+      } else {
+        kv_encode_run(view(), 0, slot * kDim, kDim, row.data());
+      }
+    }
+    q_.resize(3 * kQHeads * kDim);
+    for (float& x : q_) x = normal(random);
+    batch_.mode = ForwardMode::extend;
+    batch_.num_reqs = 2;
+    batch_.num_tokens = 3;
+    batch_.max_q_len = 2;
+    batch_.max_kv_len = 11;
+    batch_.page_size = kPageSize;
+    batch_.page_table_stride = 3;
+    batch_.q_indptr = q_indptr_;
+    batch_.kv_lens = kv_lens_;
+    batch_.kv_slots = kv_slots_;
+    batch_.page_table = table_;
+  }
+
+  Status run(AttentionBackend& backend) {
+    WW_RETURN_IF_ERROR(backend.init_forward_metadata(batch_));
+    out_.assign(3 * kQHeads * kVDim, 0);
+    AttentionCall call;
+    call.num_q_heads = kQHeads;
+    call.num_kv_heads = 1;
+    call.head_dim = kDim;
+    call.v_head_dim = kVDim;
+    call.scale = 0.07f;
+    call.q = q_.data();
+    call.q_token_stride = kQHeads * kDim;
+    call.k = call.v = view();
+    call.out = out_.data();
+    call.out_token_stride = kQHeads * kVDim;
+    return backend.forward_extend(batch_, call);
+  }
+
+ private:
+  KvPoolView view() {
+    const int stored = kv_stored_dim(format_, kDim);
+    KvPoolView view;
+    view.data = pool_.data();
+    view.format = format_;
+    view.head_stride = view.token_stride = stored;
+    view.page_stride = kPageSize * stored;
+    if (kv_format_is_scaled(format_)) view.head_scales = scales_;
+    return view;
+  }
+
+  KvFormat format_;
+  std::vector<uint8_t> pool_;
+  std::vector<float> q_, out_;
+  const float scales_[1] = {0.5f};
+  const int32_t q_indptr_[3] = {0, 2, 3}, kv_lens_[2] = {11, 3}, kv_slots_[3] = {0, 0, 0};
+  const int32_t table_[6] = {7, 3, 5, 1, -9, -9};
+  ForwardBatch batch_;
+};
+
 std::string bytes_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::stringstream text;
@@ -147,6 +221,60 @@ TEST(Replay, RecordedForwardRunsAgain) {
     const auto same = replay(recording, {.backend = "torch_native", .against = "recorded"}, team);
     for (const LayerDifference& d : *same) EXPECT_EQ(d.largest.difference, 0);
   }
+}
+
+Result<std::unique_ptr<AttentionBackend>> create_latent(std::string_view name, ThreadTeam& team) {
+  for (const BackendRegistration& backend : built_backends()) {
+    const Caps& caps = *backend.caps;
+    const bool here = (caps.archs.bits & kCpuArchs.bits) != 0;
+    if (here && caps.name == name && caps.kinds.has(AttentionKind::mla)) return create_backend(caps, {.team = &team});
+  }
+  return Status::not_found(std::string(name));
+}
+
+TEST(Replay, LatentForwardRunsAgain) {
+  for (const KvFormat format :
+       {KvFormat::f32, KvFormat::bf16, KvFormat::fp8_e4m3, KvFormat::fp8_ds_mla, KvFormat::fp4_mla}) {
+    SCOPED_TRACE(std::string(kv_format_name(format)));
+    const TemporaryFolder folder;
+    const std::string path = folder / "latent.wwb";
+    LatentForward forward(format);
+    ThreadTeam team(2);
+    auto inner = create_latent("torch_native", team);
+    auto backend = record_forward(std::move(inner).value(), {.forward = 1, .layer = {}, .num_layers = 1, .path = path});
+    const Status ran = forward.run(*backend);
+    ASSERT_TRUE(ran.ok()) << ran.message();
+    const Result<Recording> recording = read_recording(path);
+    ASSERT_TRUE(recording.ok()) << recording.status().message();
+    EXPECT_TRUE(recording->layers[0].latent);
+    EXPECT_TRUE(recording->layers[0].v.empty());
+    for (const char* name : {"torch_native", "intel_amx"}) {
+      for (const char* against : {"recorded", "reference"}) {
+        const auto differences = replay(*recording, {.backend = name, .against = against}, team);
+        ASSERT_TRUE(differences.ok()) << differences.status().message();
+        EXPECT_FALSE((*differences)[0].first) << name << " against " << against;
+      }
+    }
+    const auto other = replay(*recording, {.backend = "intel_xpu"}, team);
+    EXPECT_NE(other.status().message().find("does not claim latent attention"), std::string::npos)
+        << other.status().message();
+  }
+}
+
+// Of a pair of backends the one that ran is the one that runs it again.
+TEST(Replay, PairsAreCalledByThePartThatRan) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "pair.wwb";
+  LatentForward forward(KvFormat::bf16);
+  ThreadTeam team(1);
+  auto prefill = create_latent("torch_native", team);
+  auto decode = create_latent("intel_amx", team);
+  auto pair = std::make_unique<HybridAttnBackend>(std::move(prefill).value(), std::move(decode).value());
+  auto backend = record_forward(std::move(pair), {.forward = 1, .layer = {}, .num_layers = 1, .path = path});
+  ASSERT_TRUE(forward.run(*backend).ok());
+  const Result<Recording> recording = read_recording(path);
+  ASSERT_TRUE(recording.ok()) << recording.status().message();
+  EXPECT_EQ(recording->backend, "torch_native");
 }
 
 TEST(Replay, OneLayer) {
