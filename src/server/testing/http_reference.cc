@@ -117,6 +117,7 @@ class Reader {
     if (lengths.size() > 1 || (!lengths.empty() && !encodings.empty())) throw Failure{400};
     if (!encodings.empty()) {
       check_encodings(encodings);
+      head_ = *request;
       request->body = read_chunks();
     } else if (!lengths.empty()) {
       request->body = take(read_length(lengths[0]));
@@ -190,9 +191,11 @@ class Reader {
   std::string_view bytes_;
   const ParserLimits& limits_;
   bool old_ = false;  // HTTP/1.0
+  std::optional<ReferenceRequest> head_;
 
  public:
   std::string_view rest() const { return bytes_; }
+  const std::optional<ReferenceRequest>& head() const { return head_; }
 };
 
 #define HOST R"((?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~%\-]*)(?::[0-9]*)?)"
@@ -219,16 +222,17 @@ std::optional<Target> read_target(const std::string& target) {
 
 ReferenceResult read_requests(std::string_view bytes, const ParserLimits& limits) {
   ReferenceResult result;
-  try {
-    while (true) {
-      Reader reader(bytes, limits);
+  while (true) {
+    Reader reader(bytes, limits);
+    try {
       result.requests.push_back(reader.read());
-      bytes = reader.rest();
+    } catch (const Failure& failure) {
+      result.error_status = failure.status;
+      result.head = reader.head();
+      return result;
     }
-  } catch (const Failure& failure) {
-    result.error_status = failure.status;
+    bytes = reader.rest();
   }
-  return result;
 }
 
 }  // namespace warpweave::server::testing

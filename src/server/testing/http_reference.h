@@ -21,6 +21,7 @@ struct ReferenceRequest {
 struct ReferenceResult {
   std::vector<ReferenceRequest> requests;  // whole ones, one behind the other
   int error_status = 0;                    // of what follows them; 0: only more bytes are missing
+  std::optional<ReferenceRequest> head;    // of what follows them, where chunks behind it were read
 };
 
 ReferenceResult read_requests(std::string_view bytes, const ParserLimits& limits);
