@@ -193,6 +193,9 @@ def test_what_does_not_run_is_refused(rng):
         warpweave.get_mla_metadata(None)
     with pytest.raises(ValueError, match="cache_seqlens: has the shape"):
         warpweave.flash_mla_with_kvcache(*call[:3], step.lens[None], RANK)
+    metadata, _ = warpweave.get_mla_metadata(step.lens)  # of a step before
+    with pytest.raises(ValueError, match="cache_seqlens: are not those"):
+        warpweave.flash_mla_with_kvcache(*call[:3], step.lens - 1, RANK, metadata)
     with pytest.raises(ValueError, match="tile_scheduler_metadata: is a ndarray"):
         warpweave.flash_mla_with_kvcache(*call, np.zeros(3))
     wrapper = warpweave.BatchMLAPagedAttentionWrapper()

@@ -6,7 +6,7 @@ Lengths are on the host once per step: get_mla_metadata() or plan() read them, t
 
 import numpy as np
 
-from ._arrays import host_ints, torch_of
+from ._arrays import device_of, host_ints, torch_of
 from ._attention import Batch, Cache, Rules, attend
 from .wrappers import _options, _refuse_lse, _Wrapper
 
@@ -88,6 +88,9 @@ def flash_mla_with_kvcache(q, k_cache, block_table, cache_seqlens, head_dim_v, t
     metadata = MlaMetadata(cache_seqlens) if tile_scheduler_metadata is None else tile_scheduler_metadata
     if not isinstance(metadata, MlaMetadata):
         raise ValueError(f"tile_scheduler_metadata: is a {type(metadata).__name__}, must come from get_mla_metadata()")
+    if metadata is tile_scheduler_metadata and cache_seqlens is not None and device_of(cache_seqlens) == "cpu":
+        if not np.array_equal(host_ints(cache_seqlens), metadata.lens):  # one on a GPU would be waited for
+            raise ValueError("cache_seqlens: are not those of tile_scheduler_metadata; each step needs its own get_mla_metadata()")
     if len(metadata.lens) != q.shape[0]:
         raise ValueError(f"tile_scheduler_metadata: has {len(metadata.lens)} requests, q {q.shape[0]}")
     batch = metadata.batch(block_table, q.shape[1], k_cache.shape[1], causal or q.shape[1] == 1)
