@@ -66,16 +66,13 @@ class HostTarget {
   std::vector<std::vector<std::byte>> converted_, compressed_;  // alive while one linear is packed
 };
 
-// What parts of a GEMM in unlike types become together: a type that holds the numbers of all, but for blocks of GGUF
-// files, which are f16 in any company, since f32 would take twice the memory for digits that they do not have.
+// What parts of a GEMM in unlike types become together: the serving type, but f16 where some are blocks of GGUF files,
+// of whose digits it holds more than bf16 does.
 DType HostTarget::common_type(const std::vector<LinearPart>& parts) const {
-  bool blocks = false, wider = false;
-  for (const LinearPart& part : parts) {
-    blocks |= is_quantized(part.weight.dtype);
-    wider |= part.weight.dtype == DType::f32 || part.weight.dtype == DType::bf16;
-  }
-  if (blocks) return dtype_ == DType::f32 && wider ? DType::f32 : DType::f16;
-  return dtype_;
+  const bool blocks = std::any_of(parts.begin(), parts.end(), [](const LinearPart& part) {
+    return is_quantized(part.weight.dtype);
+  });
+  return blocks && dtype_ != DType::f32 ? DType::f16 : dtype_;
 }
 
 // Brings f32 weights (or 16-bit ones of the other kind) to the serving dtype, and parts in unlike types to one. Parts
@@ -83,12 +80,13 @@ DType HostTarget::common_type(const std::vector<LinearPart>& parts) const {
 void HostTarget::convert(std::vector<LinearPart>& parts) {
   bool mixed = false;
   for (const LinearPart& part : parts) mixed |= part.weight.dtype != parts[0].weight.dtype;
+  const DType common = common_type(parts);  // before any part changes
   std::map<const void*, const std::byte*> done;
   for (LinearPart& part : parts) {
     const DType from = part.weight.dtype;
     DType to = from;
     if (mixed) {
-      to = common_type(parts);
+      to = common;
     } else if (!is_quantized(from) && dtype_ != DType::f32) {
       to = dtype_;
     }

@@ -3,11 +3,13 @@
 
 #include <cmath>
 #include <cstring>
+#include <list>
 
 #include "base/float8.h"
 #include "model/build_decoder.h"
 #include "model/fp8_weights.h"
 #include "model/model_bundle.h"
+#include "model/renamed_weights.h"
 #include "model/testing/model_folder_testing.h"
 #include "ops/elementwise.h"
 
@@ -132,6 +134,45 @@ TEST_F(Fp8WeightsTest, SixteenBitPartsBesideEightBitOnesGiveTheModelThatTheyMean
   ASSERT_TRUE(stored.ok()) << stored.status().message();
   ASSERT_TRUE(meant.ok()) << meant.status().message();
   EXPECT_EQ(*(*stored)->feed(ids), *(*meant)->feed(ids));
+}
+
+// A model's weights with the second of each two joined matrices of the feed-forward, up, in f32.
+class WideUps final : public RenamedWeights {
+ public:
+  using RenamedWeights::RenamedWeights;
+  DType dtype(std::string_view name) const override { return is_up(name) ? DType::f32 : source().dtype(name); }
+  Result<TensorView> find(std::string_view name, std::span<const int64_t> shape) const override {
+    WW_ASSIGN_OR_RETURN(TensorView view, source().find(name, shape));
+    if (!is_up(name)) return view;
+    std::vector<float>& wide = wide_.emplace_back(view.elements());
+    dequantize_row(view.dtype, view.data, view.elements(), wide.data());
+    view.data = wide.data();
+    view.dtype = DType::f32;
+    return view;
+  }
+  void release(const TensorView&) const override {}
+
+ protected:
+  std::string renamed(std::string_view name) const override { return std::string(name); }
+
+ private:
+  static bool is_up(std::string_view name) { return name.find("up_proj") != name.npos; }
+  mutable std::list<std::vector<float>> wide_;
+};
+
+TEST(MixedWeights, BlocksBesideWiderPartsGiveTheSameModel) {
+  const int32_t ids[] = {3, 4, 5};
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    auto run = PagedRun::open("tests/golden/families/gguf", {.dtype = dtype});
+    ASSERT_TRUE(run.ok()) << run.status().message();
+    const std::vector<float> wanted = *(*run)->feed(ids);
+    const Status replaced = (*run)->replace_weights(std::make_shared<WideUps>((*run)->bundle().weights));
+    ASSERT_TRUE(replaced.ok()) << replaced.message();
+    (*run)->restart();
+    const std::vector<float> got = *(*run)->feed(ids);
+    const float tolerance = dtype == DType::f32 ? 2e-3f : 0.1f;
+    for (size_t i = 0; i < wanted.size(); ++i) ASSERT_NEAR(got[i], wanted[i], tolerance) << i;
+  }
 }
 
 TEST_F(Fp8WeightsTest, EightBitWeightsGiveTheModelThatTheyMean) {
