@@ -155,7 +155,7 @@ void print_refusals(const Explanation& found) {
   for (const Status& refusal : found.refusals) fail(refusal, kExitRefused);
   for (const std::string& note : notes_of(found)) std::printf("note: %s\n", note.c_str());
   if (!found.by_rule) return;
-  std::printf("%s on %s is not served; were all of it written, the rules would ",
+  std::printf("%s on %s is not served like this; the rules of attention alone would ",
               found.model.facts->architecture.c_str(), found.target.hardware.name.c_str());
   if (!found.by_rule->ok()) {
     std::printf("refuse it, too: %s\n", std::string(found.by_rule->status().message()).c_str());
