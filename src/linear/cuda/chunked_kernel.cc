@@ -220,6 +220,7 @@ void ChunkedLinearKernel::recurrent(const LinearAttnCall& call, RecurrentMode mo
   if (call.norm != nullptr) {
     p.has_norm = true;
     p.norm = *call.norm;
+    p.norm_vectors = reinterpret_cast<uintptr_t>(p.norm.weight) % 16 == 0 && aligned(p.norm.z, static_cast<int>(16 / bytes_of(p.norm.z.dtype)));
     p.state_settled = call.conv != nullptr;
   }
   device_->decode(p, call.stream);

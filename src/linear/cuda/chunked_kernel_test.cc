@@ -208,20 +208,13 @@ TEST(ChunkedLinearKernel, DraftedNodesHaveDecodesBits) {
   }
 }
 
-// By slices, of q, k and v as the recurrence has them and in bf16.
-TEST(ChunkedLinearKernel, DecodeInSlices) {
+// By slices and by whole heads.
+TEST(ChunkedLinearKernel, DecodeOfF32States) {
   ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::random), false);
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
-    for (const auto& [k_dim, v_dim] : {std::pair{128, 96}, {64, 80}}) {
-      for (const DType activation : {DType::f32, DType::f16, DType::bf16}) {
-        LinearAttnCase c{.name = {}, .phase = LinearAttnPhase::decode, .shape = {kind, 1, 3, k_dim, v_dim}, .lengths = std::vector<int>(12, 1)};
-        c.lengths[4] = -1;
-        c.start = testing_linear::Start::elsewhere;
-        c.activation = c.out = activation;
-        c.gates = k_dim == 128;
-        const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
-        EXPECT_TRUE(result.passed()) << linear_attn_kind_name(kind) << " " << k_dim << " " << static_cast<int>(activation) << " " << result.text;
-      }
+    for (const LinearAttnCase& c : testing_linear::decode_cases(kind)) {
+      const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});
+      EXPECT_TRUE(result.passed()) << c.name << ": " << result.text;
     }
   }
 }
@@ -230,7 +223,7 @@ TEST(ChunkedLinearKernel, DecodeInSlices) {
 TEST(ChunkedLinearKernel, DecodeInRuns) {
   ChunkedLinearKernel kernel(std::make_unique<HostDevice>(Order::random), false);
   for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
-    LinearAttnCase c{.name = "runs", .phase = LinearAttnPhase::decode, .shape = {kind, 1, 3, 128, 128}, .lengths = std::vector<int>(65, 1)};
+    LinearAttnCase c{.name = "runs", .phase = LinearAttnPhase::decode, .shape = {kind, 1, 3, 256, 64}, .lengths = std::vector<int>(65, 1)};
     c.lengths[4] = -1;
     c.start = testing_linear::Start::elsewhere;
     const auto result = testing_linear::run_case(kernel, c, {.slack = gpu_slack(c)});

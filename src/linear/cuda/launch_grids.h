@@ -122,34 +122,34 @@ void decode_grid(const LinearParams& p, int multiprocessors, const Run& run) {
   few ? sizes.template operator()<F32State, DecodeFew>() : sizes.template operator()<F32State, DecodeMany>();
 }
 
-// Whether decode_slices.cuh takes this step. Not KDA of 128 channels, whose gates every row's lanes would find: 64 requests of 32 heads
-// take 74.6 us on an H200 and 79.5 so.
+// Whether decode_slices.cuh takes this step: with a norm heads of 64 or 128 rows, all of which a block has. Not those of 128 x 64, of which
+// few are slower so (8 requests of 32 heads 7.5 us on an H200, 6.9 by decode.cuh).
 inline bool slices_take(const LinearParams& p) {
-  return p.state.dtype == DType::f32 && !p.has_norm && p.vectors && p.v_dim % 16 == 0 && (p.k_dim == 64 || (p.k_dim == 128 && p.decay_channels == 1));
+  const bool rows = p.has_norm ? p.norm_vectors && (p.v_dim == 128 || (p.v_dim == 64 && p.k_dim == 64)) : p.v_dim % 16 == 0;
+  return p.state.dtype == DType::f32 && p.vectors && rows && (p.k_dim == 64 || p.k_dim == 128);
 }
 // Of many heads slices of 32 rows, which begin half as often: 64 and 256 requests of 32 heads 66.4 and 256.9 us in place of 66.7 and 258
-// (H200), but 32 of them 34.6 in place of 34.4.
+// (H200), but 32 of them 34.6 in place of 34.4. Not of KDA with 128 channels, which has no registers for seven such blocks (64 requests
+// 68.1 us in place of 66.9).
 template <class Run>
 void slices_grid(const LinearParams& p, int multiprocessors, const Run& run) {
   constexpr int kManyHeads = 12;  // of a multiprocessor
-  const bool many = p.batch.num_requests * p.v_heads >= kManyHeads * multiprocessors && p.v_dim % 32 == 0;
+  const bool kda = p.decay_channels > 1, wide_kda = kda && p.k_dim == 128;
+  const bool many = p.batch.num_requests * p.v_heads >= kManyHeads * multiprocessors && p.v_dim % 32 == 0 && !wide_kda;
   const auto with = [&]<class C> { run.template operator()<C>(p.v_heads * (p.v_dim / C::kRows), p.batch.num_requests); };
-  const auto steps = [&]<int kDim, bool kKda, bool kNarrow> {
-    if (many)
-      with.template operator()<SliceConfig<kDim, kKda, kNarrow, 4, 7>>();
-    else
-      with.template operator()<SliceConfig<kDim, kKda, kNarrow, 2, 8>>();
+  const auto forms = [&]<int kDim, bool kKda, bool kNarrow> {
+    if (p.has_norm && p.v_dim == 64) return with.template operator()<SliceConfig<kDim, kKda, kNarrow, SliceHead<64>>>();
+    if (p.has_norm) return with.template operator()<SliceConfig<kDim, kKda, kNarrow, SliceHead<128>>>();
+    if constexpr (!kKda || kDim == 64) {
+      if (many) return with.template operator()<SliceConfig<kDim, kKda, kNarrow, SliceMany>>();
+    }
+    with.template operator()<SliceConfig<kDim, kKda, kNarrow, SliceFew>>();
   };
-  const auto kinds = [&]<bool kNarrow> {
-    if (p.decay_channels > 1)
-      steps.template operator()<64, true, kNarrow>();
-    else if (p.k_dim == 64)
-      steps.template operator()<64, false, kNarrow>();
-    else
-      steps.template operator()<128, false, kNarrow>();
+  const auto kinds = [&]<int kDim, bool kNarrow> {
+    kda ? forms.template operator()<kDim, true, kNarrow>() : forms.template operator()<kDim, false, kNarrow>();
   };
   const bool narrow = p.q.dtype == DType::bf16 && p.k.dtype == DType::bf16 && p.v.dtype == DType::bf16;
-  narrow ? kinds.template operator()<true>() : kinds.template operator()<false>();
+  with_dim<64, 128>(p.k_dim, [&]<int kDim> { narrow ? kinds.template operator()<kDim, true>() : kinds.template operator()<kDim, false>(); });
 }
 
 template <class Element, class Run>

@@ -42,6 +42,12 @@ TEST_P(LinearGpu, EveryCase) {
   std::printf("largest share of a bound: %.2f\n", largest_share_);
 }
 
+TEST_P(LinearGpu, DecodeOfF32States) {
+  for (const LinearAttnKind kind : {LinearAttnKind::gdn, LinearAttnKind::kda}) {
+    for (const LinearAttnCase& c : testing_linear::decode_cases(kind)) expect_right(c);
+  }
+}
+
 TEST_P(LinearGpu, RandomShapes) {
   const unsigned seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -91,8 +91,9 @@ struct LinearParams {
   int decode_units = 1;              // there: how many share a head's rows; 1 with a norm
   bool decode_by_turns = false;      // there: a block takes every decode_blocks-th unit, else neighbouring ones
   int fused_blocks = 0;              // of fused.cuh
-  bool has_norm = false;             // of decode.cuh, within its kernel
+  bool has_norm = false;             // of decode, within its kernel
   LinearAttnNorm norm;
+  bool norm_vectors = false;         // its weights and z may be read by 16 bytes
   bool state_settled = false;        // decode: no kernel that may still run writes the state, but this one
   ChunkWork work;
 };

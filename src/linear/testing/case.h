@@ -57,6 +57,9 @@ std::vector<LinearAttnCase> linear_attn_cases();
 // Whole layers with chains of drafts, for run_drafted_and_decoded().
 std::vector<LinearAttnCase> chains_cases(LinearAttnKind kind);
 
+// Decode of f32 states of 64 and 128 channels, with a norm and without.
+std::vector<LinearAttnCase> decode_cases(LinearAttnKind kind);
+
 // Prompts with checkpoints at and off the edges of chunks, for run_in_pieces().
 LinearAttnCase checkpoints_case(LinearAttnKind kind);
 

@@ -130,6 +130,26 @@ std::vector<LinearAttnCase> chains_cases(LinearAttnKind kind) {
   return cases;
 }
 
+std::vector<LinearAttnCase> decode_cases(LinearAttnKind kind) {
+  struct Dims {
+    int k, v;
+    bool norm;
+  };
+  std::vector<LinearAttnCase> cases;
+  for (const Dims& dims : {Dims{128, 96, false}, {64, 80, false}, {128, 128, true}, {64, 64, true}, {128, 64, true}, {64, 128, true}}) {
+    for (const DType activation : {DType::f32, DType::f16, DType::bf16}) {
+      LinearAttnCase c{.name = {}, .phase = Phase::decode, .shape = shape_of(kind, 1, 3, dims.k, dims.v), .lengths = std::vector<int>(18, 1), .start = Start::elsewhere};
+      c.name = fmt::format("{} decode {} {} {}{}", linear_attn_kind_name(kind), dims.k, dims.v, static_cast<int>(activation), dims.norm ? " norm" : "");
+      c.lengths[4] = -1;
+      c.activation = c.out = activation;
+      c.gates = dims.k == 128, c.norm = dims.norm;
+      if (dims.k != dims.v) c.norm_gate = LinearAttnNormGate::sigmoid;
+      cases.push_back(c);
+    }
+  }
+  return cases;
+}
+
 LinearAttnCase checkpoints_case(LinearAttnKind kind) {
   LinearAttnCase c{.name = "checkpoints", .shape = {kind, 1, 2, 64, 64}, .lengths = {700, 300, 64, -3, 200}};
   c.start = Start::elsewhere;
