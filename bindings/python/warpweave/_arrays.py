@@ -33,6 +33,12 @@ def readable(array):
     return torch.utils.dlpack.to_dlpack(array) if array.is_cuda else array
 
 
+def flat(array):
+    """[batch, tokens, ...] as [batch * tokens, ...]: a copy where it is no view, so never of what is written to. The size is
+    said in full, for of an empty array -1 could be anything."""
+    return None if array is None else array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
+
+
 def wants_gradients(arrays):
     """Whether torch would follow gradients through a function of `arrays`."""
     torch = sys.modules.get("torch")

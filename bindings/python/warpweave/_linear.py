@@ -97,11 +97,6 @@ def check_dims(layout, **arrays):
             raise ValueError(f"{name}: has the shape {tuple(array.shape)}, must be [{layout}]")
 
 
-def flat(array):
-    """[batch, tokens, ...] as [batch * tokens, ...]: a copy where it is no view, so never of what is written to."""
-    return None if array is None else array.reshape(-1, *array.shape[2:])
-
-
 def indptr_of(q, cu_seqlens):
     """Where the sequences of q [batch, tokens, ...] begin."""
     batch, tokens = q.shape[:2]
@@ -123,4 +118,4 @@ def covering(cu_seqlens, tokens):
     return starts
 
 
-__all__ = ["as_floats", "check_dims", "compact", "covering", "filled", "flat", "float_copy", "indptr_of", "new_out", "run", "turned"]
+__all__ = ["as_floats", "check_dims", "compact", "covering", "filled", "float_copy", "indptr_of", "new_out", "run", "turned"]

@@ -11,7 +11,8 @@ There, q, k and v in float32 run token by token, too.
 
 import numpy as np
 
-from ._linear import as_floats, check_dims, compact, filled, flat, float_copy, indptr_of, new_out, run, turned
+from ._arrays import flat
+from ._linear import as_floats, check_dims, compact, filled, float_copy, indptr_of, new_out, run, turned
 
 
 def _linear(q, k, v, gates, *, kda, scale, initial_state, output_final_state, l2norm, cu_seqlens, state_v_first, exact, deterministic,

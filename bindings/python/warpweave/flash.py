@@ -11,7 +11,7 @@ import functools
 import numpy as np
 
 from . import _core
-from ._arrays import alike, dense_rows, host_ints, readable, stream_of, torch_of
+from ._arrays import alike, dense_rows, flat, host_ints, readable, stream_of, torch_of
 from ._attention import Batch, Cache, Rules, attend, window_rules, windowed_batch
 from ._runtime import context
 
@@ -43,14 +43,9 @@ def _two_sided(batch, q_len, kv_len, window):
     return windowed_batch(positions, np.zeros(rows, np.int64), np.full(rows, kv_len), pages, (left, right))
 
 
-def _flat(array):
-    """[batch, tokens, ...] as [batch * tokens, ...]; said in full, for of nothing -1 could be anything."""
-    return array.reshape(array.shape[0] * array.shape[1], *array.shape[2:])
-
-
 def _without_pages(cache):
     parts = {name: getattr(cache, name) for name in ("k", "v", "k_block_scales", "v_block_scales")}
-    return dataclasses.replace(cache, **{name: _flat(part) for name, part in parts.items() if part is not None})
+    return dataclasses.replace(cache, **{name: flat(part) for name, part in parts.items() if part is not None})
 
 
 def _no_tokens(batch, q_len, lens=None):

@@ -3,8 +3,8 @@ softplus(a + dt_bias), the step size sigmoid(b)."""
 
 import numpy as np
 
-from ._arrays import host_ints
-from ._linear import as_floats, check_dims, compact, filled, flat, float_copy, indptr_of, new_out, run, turned
+from ._arrays import flat, host_ints
+from ._linear import as_floats, check_dims, compact, filled, float_copy, indptr_of, new_out, run, turned
 
 
 def _step(q, k, v, state, A_log, a, dt_bias, b, scale, output, use_qk_l2norm, q_indptr=None, slots=None, from_zeros=False):
