@@ -63,8 +63,8 @@ struct DecodeLaunch {
 inline constexpr int kHalvedHeads = 8, kWholeHeadBytes = 32 * 1024;
 // Where blocks would take this many turns, there are more blocks than the device holds, each with a run of neighbouring units: they
 // begin in the order of their states, so that what all of them read and write stays together, where blocks that stay drift apart
-// (H200, f32: 256 requests of 32 heads 263 us in place of 268.5, of KDA 276 in place of 281; but 64 requests 73.5 in place of 69.9).
-// Of other heads, and with a norm, not timed.
+// (H200, f32 states of 128 x 128: 256 requests of 32 heads 263 us in place of 268.5, of KDA 276 in place of 281; but 64 requests 73.5 in
+// place of 69.9). decode_slices.cuh takes those now; what is left for runs, 256 x 64 and rows that lie unaligned, is not timed.
 inline constexpr int kRunUnits = 4, kRunHeadBytes = 64 * 1024, kLeastRounds = 32;
 template <class C>
 constexpr int decode_shared_bytes(int steps) { return kDecodeTokensBytes<C> + std::min(steps, C::kStages) * C::kStageBytes; }
